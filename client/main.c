@@ -1,0 +1,2 @@
+// fusewire: the bundled client.
+int main(void) { return 0; }

@@ -1,0 +1,26 @@
+# Every outside library, as an imported target. Versions are those of Debian 12 and newer.
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv>=1.44)
+pkg_check_modules(NGHTTP2 REQUIRED IMPORTED_TARGET libnghttp2>=1.52)
+pkg_check_modules(PROTOBUFC REQUIRED IMPORTED_TARGET libprotobuf-c>=1.4)
+pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1>=0.2.5)
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
+pkg_check_modules(MICROHTTPD REQUIRED IMPORTED_TARGET libmicrohttpd)
+pkg_check_modules(OPENSSL REQUIRED IMPORTED_TARGET openssl)
+find_program(PROTOC_C NAMES protoc-c REQUIRED)
+
+# oneDNN has no pkg-config file in Debian; 2.6 and 3.x both work (kernels/cpu/onednn.c).
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h HINTS ${DNNL_ROOT}/include REQUIRED)
+find_library(DNNL_LIBRARY NAMES dnnl HINTS ${DNNL_ROOT}/lib REQUIRED)
+add_library(fw_dnnl INTERFACE)
+target_include_directories(fw_dnnl SYSTEM INTERFACE "${DNNL_INCLUDE_DIR}")
+target_link_libraries(fw_dnnl INTERFACE "${DNNL_LIBRARY}")
+
+# WITH_CUDA switches itself off where there is no nvcc.
+find_program(NVCC nvcc HINTS /usr/local/cuda/bin)
+if(NVCC)
+  option(WITH_CUDA "build the CUDA back end" OFF)
+else()
+  set(WITH_CUDA OFF CACHE BOOL "build the CUDA back end (no nvcc found)" FORCE)
+endif()

@@ -1,0 +1,32 @@
+// The server's configuration: config/server.yaml, every key a row of keys.def.
+#ifndef CONF_SERVER_CONF_H
+#define CONF_SERVER_CONF_H
+
+#include "base/status.h"
+#include "limits.h"
+#include <stdint.h>
+
+struct server_conf {
+#define KEY_INT(path, field, def, min, max, unit, help) int64_t field;
+#define KEY_STR(path, field, def, help) char field[1024];
+#define KEY_ENUM(path, field, def, words, help) int field;
+#define KEY_BOOL(path, field, def, help) bool field;
+#include "conf/keys.def"
+#undef KEY_INT
+#undef KEY_STR
+#undef KEY_ENUM
+#undef KEY_BOOL
+  // `models:` list of model files (relative to the server file), plus those of the command line.
+  char models[LIMIT_MODELS][1024];
+  int n_models;
+};
+
+void server_conf_defaults(struct server_conf *conf);
+// Reads and checks `path`. Every error is reported with file:line:column, the key's path, what was expected and the
+// nearest key. INVALID_ARGUMENT when there was any; NOT_FOUND when the file cannot be read.
+MUST_USE enum status server_conf_load(const char *path, struct server_conf *conf,
+                                      void (*report)(const struct error *err, void *arg), void *arg);
+// The documented default file (every key, default, unit, range), for --print-config and the committed config/server.yaml.
+size_t server_conf_print(char *out, size_t out_bytes);
+
+#endif

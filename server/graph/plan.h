@@ -1,0 +1,129 @@
+// From a graph to steps a back end can walk: grouping (what fuses, and why), traffic (bytes), placement (arena offsets).
+// Pure functions of the graph, a mode and the device's abilities; deterministic; load time only. A finished plan is
+// read-only plain data and may be shared by threads.
+#ifndef GRAPH_PLAN_H
+#define GRAPH_PLAN_H
+
+#include "graph/graph.h"
+
+enum fusion_mode { FUSION_OFF, FUSION_ON, FUSION_MODES };
+const char *fusion_name(enum fusion_mode mode); // "off", "on"
+
+// What a device can do, as far as planning goes. From backend_ops.caps.
+struct plan_caps {
+  bool row_chains;          // CPU: run consecutive row-local steps tile by tile, intermediates in a per-thread tile
+  int32_t tile_rows;        // most rows of such a tile (row_chains only)
+  int64_t tile_bytes;       // most bytes of tile scratch of one thread (fits L2 with room for weights)
+  uint32_t epilogue_kinds;  // bit per enum epilogue_kind that a product can take
+  uint8_t epilogue_max;     // how many
+  bool dtype_ok[DTYPE_COUNT];
+};
+
+enum place_kind {
+  PLACE_NONE,
+  PLACE_ARENA,     // offset into the lane's arena
+  PLACE_TILE,      // offset into the tile scratch: the tensor exists one tile of rows at a time (chain-internal)
+  PLACE_WEIGHT,    // weights [n_parts], concatenated by rows (QKV products: three weights as one)
+  PLACE_POSITIONS, // batch_geometry.positions
+};
+#define OPERAND_PARTS 4
+struct operand {
+  enum place_kind place;
+  int32_t tensor;              // tensor id (first part for weights)
+  int64_t offset_bytes;        // ARENA: of row 0 for the planned maximum; TILE: within one thread's scratch
+  int64_t stride;              // elements from row to row (> cols for a column slice of a wider buffer)
+  int32_t cols;
+  enum dtype dtype;
+  enum row_kind rows;
+  uint8_t n_parts;
+  int32_t weight[OPERAND_PARTS]; // weight ids
+};
+
+enum step_kind {
+  STEP_ROW,            // row program over rows of kind `rows`
+  STEP_LINEAR,         // in: x, w, [epilogue operands]; out: y
+  STEP_ATTENTION,      // fused; in: q, k, v; out: o
+  STEP_SCORES,         // unfused attention, one matrix in memory after each: scores = q k^T
+  STEP_SCORES_SCALE,   //   scores <- scale * scores, causal mask
+  STEP_SCORES_SOFTMAX, //   probabilities
+  STEP_CONTEXT,        //   o = p v
+};
+const char *step_kind_name(enum step_kind kind);
+
+// Bytes through main (device) memory and floating-point operations of one step, as linear functions of the batch:
+//   fixed + per_token * T + per_seq * B + per_score * heads-free sum_sq  (see batch_geometry.sum_sq)
+// `fixed` is what does not depend on the batch (weights, tables' compulsory part).
+struct traffic_rate {
+  double fixed, per_token, per_seq, per_score;
+};
+struct traffic {
+  struct traffic_rate read, write, flops;
+};
+
+#define STEP_MAX_IN ROW_MAX_INPUTS
+#define STEP_MAX_OUT ROW_MAX_OUTPUTS
+#define STEP_MAX_NODES 24
+struct step {
+  enum step_kind kind;
+  enum row_kind rows;          // iteration space
+  uint8_t n_in, n_out;
+  uint8_t needed_by;           // bit i: output i of the signature needs this step; a batch skips steps nobody needs
+  uint16_t chain;              // consecutive steps with the same number form a chain (see row_chains)
+  struct operand in[STEP_MAX_IN], out[STEP_MAX_OUT];
+  union {
+    struct row_program row;
+    struct linear_problem linear;
+    struct attention_problem attention;
+  };
+  struct traffic traffic;
+  uint8_t n_nodes;
+  int32_t nodes[STEP_MAX_NODES]; // graph nodes this step covers
+  char label[64];                // "linear+bias+gelu" and so on; metrics, explain
+};
+
+// One decision of the planner about an edge (producer node -> consumer node), kept for `explain`.
+struct decision {
+  int32_t producer, consumer; // node indices
+  bool fused;
+  const char *reason;         // static text
+};
+
+struct plan_limits {
+  int32_t max_tokens, max_seqs, max_seqlen; // the largest batch; arena offsets are for it
+};
+
+struct plan {
+  enum fusion_mode mode;
+  struct step *steps;
+  int32_t n_steps;
+  int64_t arena_bytes;      // lane arena for the largest batch
+  int64_t tile_bytes;       // tile scratch per thread (row_chains only)
+  struct plan_limits limits;
+  struct operand inputs[LIMIT_MODEL_INPUTS];    // where copy_in puts signature input i (PLACE_NONE: not used by the plan,
+  int32_t n_inputs;                             //   as attention_mask, which only shapes the geometry)
+  struct operand outputs[LIMIT_MODEL_OUTPUTS];  // where copy_out finds output i
+  int32_t n_outputs;
+  int32_t output_is_input[LIMIT_MODEL_OUTPUTS]; // output i is input j unchanged (identity): j, else -1
+  struct decision *decisions;
+  int32_t n_decisions;
+};
+
+MUST_USE enum status plan_build(const struct graph *graph, enum fusion_mode mode, const struct plan_caps *caps,
+                                const struct plan_limits *limits, struct plan **out, struct error *err);
+void plan_free(struct plan *plan);
+
+// Totals of the steps that `outputs` (mask of signature outputs) needs, for one batch.
+struct traffic_total {
+  double read_bytes, write_bytes, flops;
+  int32_t kernels; // steps
+};
+// Batch total: geometry's T, B, sum_sq.
+struct traffic_total plan_traffic(const struct plan *plan, uint8_t outputs, int64_t n_tokens, int64_t n_seqs, int64_t sum_sq);
+// The share of one request in a batch: its own rows, and of the fixed bytes the part n_tokens / batch_tokens.
+struct traffic_total plan_traffic_share(const struct plan *plan, uint8_t outputs, int64_t n_tokens, int64_t n_seqs,
+                                        int64_t sum_sq, int64_t batch_tokens);
+
+// Human-readable dump of steps, placement and decisions (explain, golden tests). Returns bytes written (cut at out_bytes).
+size_t plan_dump(const struct plan *plan, const struct graph *graph, char *out, size_t out_bytes);
+
+#endif
