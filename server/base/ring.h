@@ -13,8 +13,11 @@
 struct ring {
   void **slots;
   uint32_t mask;
-  _Alignas(64) _Atomic uint32_t head; // consumer writes
-  _Alignas(64) _Atomic uint32_t tail; // producer writes
+  char pad0[64]; // head and tail on cache lines of their own, without asking the embedding struct for alignment
+  _Atomic uint32_t head; // consumer writes
+  char pad1[64];
+  _Atomic uint32_t tail; // producer writes
+  char pad2[64];
 };
 
 // Allocates the slots. RESOURCE_EXHAUSTED when out of memory; capacity is rounded up to a power of two.

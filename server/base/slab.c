@@ -1,0 +1,132 @@
+// One free list per size class. A freed slab stays on its list while the pool keeps less than keep_bytes idle; kept
+// memory still counts against the budget only while handed out, so an idle pool never starves another loop.
+#include "base/slab.h"
+
+#include "base/log.h"
+#include <stdlib.h>
+
+#define SLAB_MIN_SHIFT 12 // 4 KiB: below that the class overhead is all there is
+#define SLAB_CLASSES 36
+#define SLAB_ALIGN 64
+
+struct slab_pool {
+  struct slab_pool_options options;
+  struct slab *free_lists[SLAB_CLASSES];
+  size_t idle_bytes, used_bytes;
+  uint32_t n_out;
+};
+
+bool budget_take(struct budget *budget, int64_t bytes) {
+  int64_t before = atomic_fetch_add_explicit(&budget->used_bytes, bytes, memory_order_relaxed);
+  if (bytes <= budget->limit_bytes && before <= budget->limit_bytes - bytes) return true;
+  atomic_fetch_sub_explicit(&budget->used_bytes, bytes, memory_order_relaxed);
+  return false;
+}
+
+void budget_give(struct budget *budget, int64_t bytes) {
+  atomic_fetch_sub_explicit(&budget->used_bytes, bytes, memory_order_relaxed);
+}
+
+static void *default_alloc(void *arg, size_t bytes) {
+  (void)arg;
+  return aligned_alloc(SLAB_ALIGN, bytes);
+}
+
+static void default_free(void *arg, void *memory, size_t bytes) {
+  (void)arg, (void)bytes;
+  free(memory);
+}
+
+enum status slab_pool_open(const struct slab_pool_options *options, struct slab_pool **out) {
+  struct slab_pool *pool = calloc(1, sizeof *pool);
+  if (!pool) return STATUS_RESOURCE_EXHAUSTED;
+  pool->options = *options;
+  if (!pool->options.host_alloc) {
+    pool->options.host_alloc = default_alloc;
+    pool->options.host_free = default_free;
+  }
+  *out = pool;
+  return STATUS_OK;
+}
+
+static void slab_destroy(struct slab_pool *pool, struct slab *slab) {
+  pool->options.host_free(pool->options.arg, slab->data, slab->capacity_bytes);
+  free(slab);
+}
+
+void slab_pool_close(struct slab_pool *pool) {
+  if (!pool) return;
+  FW_ASSERT(pool->n_out == 0);
+  for (int i = 0; i < SLAB_CLASSES; i++)
+    for (struct slab *slab = pool->free_lists[i], *next; slab; slab = next) {
+      next = slab->next;
+      slab_destroy(pool, slab);
+    }
+  free(pool);
+}
+
+static uint32_t class_of(size_t bytes) {
+  uint32_t index = 0;
+  while (((size_t)1 << (SLAB_MIN_SHIFT + index)) < bytes) index++;
+  return index;
+}
+
+static struct slab *slab_create(struct slab_pool *pool, uint32_t class_index, size_t capacity) {
+  struct slab *slab = malloc(sizeof *slab);
+  if (!slab) return NULL;
+  slab->data = pool->options.host_alloc(pool->options.arg, capacity);
+  if (!slab->data) {
+    free(slab);
+    return NULL;
+  }
+  slab->capacity_bytes = capacity;
+  slab->class_index = class_index;
+  return slab;
+}
+
+struct slab *slab_get(struct slab_pool *pool, size_t bytes) {
+  if (bytes > pool->options.max_slab_bytes || bytes > (size_t)1 << (SLAB_MIN_SHIFT + SLAB_CLASSES - 1)) return NULL;
+  uint32_t class_index = class_of(bytes);
+  size_t capacity = (size_t)1 << (SLAB_MIN_SHIFT + class_index);
+  if (pool->options.budget && !budget_take(pool->options.budget, (int64_t)capacity)) return NULL;
+  struct slab *slab = pool->free_lists[class_index];
+  if (slab) {
+    pool->free_lists[class_index] = slab->next;
+    pool->idle_bytes -= capacity;
+  } else {
+    slab = slab_create(pool, class_index, capacity);
+    if (!slab) {
+      if (pool->options.budget) budget_give(pool->options.budget, (int64_t)capacity);
+      return NULL;
+    }
+  }
+  slab->next = NULL;
+  slab->refs = 1;
+  pool->used_bytes += capacity;
+  pool->n_out++;
+  return slab;
+}
+
+void slab_ref(struct slab *slab) {
+  FW_ASSERT(slab->refs > 0);
+  slab->refs++;
+}
+
+void slab_put(struct slab_pool *pool, struct slab *slab) {
+  if (!slab) return;
+  FW_ASSERT(slab->refs > 0);
+  if (--slab->refs > 0) return;
+  size_t capacity = slab->capacity_bytes;
+  pool->used_bytes -= capacity;
+  pool->n_out--;
+  if (pool->options.budget) budget_give(pool->options.budget, (int64_t)capacity);
+  if (pool->idle_bytes + capacity > pool->options.keep_bytes) {
+    slab_destroy(pool, slab);
+    return;
+  }
+  slab->next = pool->free_lists[slab->class_index];
+  pool->free_lists[slab->class_index] = slab;
+  pool->idle_bytes += capacity;
+}
+
+size_t slab_pool_used_bytes(const struct slab_pool *pool) { return pool->used_bytes; }

@@ -1,0 +1,162 @@
+// status, arena, slab, ring, wake, hist: behaviour that other layers rely on.
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/hist.h"
+#include "base/ring.h"
+#include "base/slab.h"
+#include "base/wake.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void error_message_is_cut_at_a_character(void **state) {
+  (void)state;
+  struct error err;
+  char text[ERROR_MESSAGE_BYTES + 16];
+  memset(text, 'a', sizeof text);
+  memcpy(text + ERROR_MESSAGE_BYTES - 2, "\xc3\xa9\xc3\xa9", 5); // é straddles the last byte
+  assert_int_equal(error_set(&err, STATUS_NOT_FOUND, "%s", text), STATUS_NOT_FOUND);
+  assert_int_equal(strlen(err.message), ERROR_MESSAGE_BYTES - 2);
+  assert_int_equal(err.code, STATUS_NOT_FOUND);
+  assert_int_equal(error_set(NULL, STATUS_INTERNAL, "x"), STATUS_INTERNAL);
+}
+
+static void error_text_has_the_position(void **state) {
+  (void)state;
+  struct error err;
+  char out[128];
+  (void)error_set_at(&err, STATUS_INVALID_ARGUMENT, "m.yaml", 3, 7, "bad %d", 5);
+  assert_string_equal(error_text(&err, out, sizeof out), "m.yaml:3:7: bad 5");
+  assert_string_equal(status_name(STATUS_RESOURCE_EXHAUSTED), "RESOURCE_EXHAUSTED");
+  assert_string_equal(status_name((enum status)99), "UNKNOWN");
+}
+
+static void arena_refuses_what_does_not_fit(void **state) {
+  (void)state;
+  _Alignas(64) uint8_t memory[128];
+  struct arena arena;
+  arena_init(&arena, memory, sizeof memory);
+  assert_ptr_equal(arena_take(&arena, 3, 1), memory);
+  assert_ptr_equal(arena_take(&arena, 8, 64), memory + 64);
+  assert_null(arena_take(&arena, SIZE_MAX, 1));
+  assert_null(arena_take(&arena, 57, 1));
+  assert_non_null(arena_take(&arena, 56, 1));
+  arena_reset(&arena);
+  assert_ptr_equal(arena_take(&arena, 128, 1), memory);
+}
+
+static void slab_budget_is_a_hard_limit(void **state) {
+  (void)state;
+  struct budget budget = {.limit_bytes = 3 * 4096};
+  struct slab_pool_options options = {.max_slab_bytes = 1 << 20, .keep_bytes = 4096, .budget = &budget};
+  struct slab_pool *pool;
+  assert_int_equal(slab_pool_open(&options, &pool), STATUS_OK);
+  struct slab *a = slab_get(pool, 1), *b = slab_get(pool, 4097);
+  assert_non_null(a);
+  assert_non_null(b);
+  assert_int_equal(b->capacity_bytes, 8192);
+  assert_null(slab_get(pool, 1));            // budget
+  assert_null(slab_get(pool, (1 << 20) + 1)); // class
+  slab_ref(a);
+  slab_put(pool, a);
+  assert_int_equal(slab_pool_used_bytes(pool), 12288); // still one reference
+  slab_put(pool, a);
+  slab_put(pool, b);
+  assert_int_equal(budget.used_bytes, 0);
+  struct slab *again = slab_get(pool, 100);
+  assert_ptr_equal(again, a); // kept for reuse
+  slab_put(pool, again);
+  assert_false(budget_take(&budget, INT64_MAX));
+  assert_int_equal(budget.used_bytes, 0);
+  slab_pool_close(pool);
+}
+
+#define MESSAGES 200000
+struct pair {
+  struct ring ring;
+  struct wake wake;
+  uint64_t sum;
+};
+
+static void *consume(void *arg) {
+  struct pair *pair = arg;
+  for (uint64_t got = 0; got < MESSAGES;) {
+    void *item = ring_pop(&pair->ring);
+    if (!item) {
+      wake_wait(&pair->wake, CLOCK_NEVER); // a lost wake-up would hang here
+      continue;
+    }
+    pair->sum += (uintptr_t)item;
+    got++;
+  }
+  return NULL;
+}
+
+static void ring_and_wake_lose_nothing(void **state) {
+  (void)state;
+  static struct pair pair;
+  assert_int_equal(ring_init(&pair.ring, 100), STATUS_OK); // rounds to 128
+  wake_init(&pair.wake, NULL, NULL);
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, consume, &pair), 0);
+  for (uintptr_t i = 1; i <= MESSAGES; i++) {
+    while (!ring_push(&pair.ring, (void *)i)) sched_yield();
+    wake_signal(&pair.wake);
+  }
+  pthread_join(thread, NULL);
+  assert_int_equal(pair.sum, (uint64_t)MESSAGES * (MESSAGES + 1) / 2);
+  assert_int_equal(ring_size(&pair.ring), 0);
+  ring_deinit(&pair.ring);
+}
+
+static void ring_refuses_when_full(void **state) {
+  (void)state;
+  struct ring ring;
+  assert_int_equal(ring_init(&ring, 2), STATUS_OK);
+  int item;
+  assert_true(ring_push(&ring, &item));
+  assert_true(ring_push(&ring, &item));
+  assert_false(ring_push(&ring, &item));
+  assert_ptr_equal(ring_pop(&ring), &item);
+  assert_true(ring_push(&ring, &item));
+  ring_deinit(&ring);
+  assert_int_equal(ring_init(&ring, 0), STATUS_INVALID_ARGUMENT);
+}
+
+static void wake_wait_ends_at_its_time(void **state) {
+  (void)state;
+  struct wake wake;
+  wake_init(&wake, NULL, NULL);
+  int64_t until = clock_now_ns() + 2 * NS_PER_MS;
+  while (clock_now_ns() < until) wake_wait(&wake, until);
+  wake_signal(&wake);
+  wake_wait(&wake, CLOCK_NEVER); // a signal before the wait is not lost
+}
+
+static void hist_percentiles_are_within_a_bucket(void **state) {
+  (void)state;
+  static struct hist hist;
+  for (uint64_t v = 1; v <= 10000; v++) hist_record(&hist, v * 1000);
+  for (double f = 0.01; f < 1; f += 0.07) {
+    double exact = f * 1e7, got = (double)hist_percentile(&hist, f);
+    if (got < exact * 0.999 || got > exact * 1.13) fail_msg("p%.2f: %.0f, exact %.0f", f, got, exact);
+  }
+  assert_int_equal(hist_count_le(&hist, UINT64_MAX), 10000);
+  assert_int_equal(hist_count_le(&hist, 0), 0);
+  hist_record(&hist, UINT64_MAX);
+  assert_int_equal(hist_percentile(&hist, 1.0), UINT64_MAX);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(error_message_is_cut_at_a_character), cmocka_unit_test(error_text_has_the_position),
+      cmocka_unit_test(arena_refuses_what_does_not_fit),     cmocka_unit_test(slab_budget_is_a_hard_limit),
+      cmocka_unit_test(ring_and_wake_lose_nothing),          cmocka_unit_test(ring_refuses_when_full),
+      cmocka_unit_test(wake_wait_ends_at_its_time),          cmocka_unit_test(hist_percentiles_are_within_a_bucket),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
