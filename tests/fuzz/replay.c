@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static int n_inputs;
 
 static void run_copy(const uint8_t *data, size_t size) {
