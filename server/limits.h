@@ -16,5 +16,14 @@
 #define LIMIT_DEVICES 16
 #define LIMIT_DIM (1 << 24)         // any static dimension of a model
 #define LIMIT_BATCH_REQUESTS 1024   // most requests in one batch
+#define LIMIT_CONF_BYTES (1 << 20)   // a configuration or model file; a 48-layer model written out in full is about 60 KB
+#define LIMIT_CONF_DEPTH 32         // nesting of lists and maps; the deepest model file of ours has 7
+#define LIMIT_CONF_NODES (1 << 16)  // values after aliases are expanded, so that an alias bomb is refused
+#define LIMIT_CONF_KEYS 1024        // of one map; the search for duplicates is quadratic
+#define LIMIT_CONF_ERRORS 100       // errors reported of one file; the rest is noise
+#define LIMIT_REPEAT 1024           // times of one `repeat`; LIMIT_GRAPH_NODES bounds the product of nested ones
+#define LIMIT_SAFETENSORS_HEADER (4 << 20)       // bytes of JSON; 4,096 weights need about 600 KB
+#define LIMIT_SAFETENSORS_TENSORS (1 << 15)      // of one file, used or not
+#define LIMIT_SYNTHETIC_BYTES (64LL << 30)       // all synthetic weights of a model, as fp32
 
 #endif
