@@ -57,6 +57,8 @@ struct view {
 // A row program works on one row at a time (tiles of rows in practice). Registers hold a row of `cols` floats, or one
 // float (a row scalar) for the results of reductions. Both back ends run it: the CPU as a blocked interpreter, CUDA by
 // generated source. Arithmetic is fp32; RI_CAST rounds as a store to that dtype and a load back would.
+// A register is a row scalar when its instruction says so (reductions, loads of IN_PER_ROW and IN_SCALAR, element-wise
+// instructions whose operands are all scalars). `dst` may be the register `a` when both are of the same class, never b or c.
 enum row_input_class {
   IN_FULL,      // [rows, cols]
   IN_PER_COL,   // [cols]: bias, gamma, beta (weights)

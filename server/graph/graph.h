@@ -10,10 +10,11 @@
 #include "kernels/types.h"
 #include "limits.h"
 
-enum op { // order is that of kernels/ops.def, from which the op table is made
+enum op { // OP_LINEAR, OP_LAYER_NORM, ...: one a row of kernels/ops.def, from which the op table is made too
   OP_INVALID,
-  OP_LINEAR, OP_LAYER_NORM, OP_RMS_NORM, OP_GELU, OP_RELU, OP_SILU, OP_TANH, OP_SIGMOID, OP_ADD, OP_MUL, OP_SCALE,
-  OP_BIAS, OP_CAST, OP_SOFTMAX, OP_REDUCE, OP_ATTENTION, OP_EMBEDDING, OP_POOL, OP_NORMALIZE, OP_IDENTITY,
+#define OP_ROW(upper, word) OP_##upper,
+#include "kernels/ops.def"
+#undef OP_ROW
   OP_COUNT
 };
 
@@ -45,7 +46,7 @@ struct node_attrs {
 
 #define NODE_MAX_INPUTS 4
 // Inputs by op: linear {x, weight, bias?}; layer_norm {x, gamma, beta}; rms_norm {x, gamma}; add, mul {a, b} (b may be
-// [rows,1] or [1,cols]); bias {x, b}; attention {q, k, v}; embedding {ids, table}; pool, unary ops {x}.
+// [rows,1], or a weight [1,cols] or [1,1]); bias {x, b}; attention {q, k, v}; embedding {ids, table}; pool, unary ops {x}.
 struct node {
   enum op op;
   int32_t in[NODE_MAX_INPUTS]; // tensor ids; -1 where absent
@@ -62,15 +63,20 @@ struct graph {
   int32_t outputs[LIMIT_MODEL_OUTPUTS]; // tensor ids, in signature order
   int32_t n_outputs;
   bool has_sequences;     // some input has a `seq` dimension
+  int32_t tensor_capacity, node_capacity;
+  int32_t *name_slots;    // hash of names -> tensor id, for graph_find_tensor
 };
 
 MUST_USE enum status graph_init(struct graph *graph);
 void graph_deinit(struct graph *graph);
-// Append; the tensor id or node index, or -1 when a limit is reached or memory is out.
+// Append; the tensor id, or -1 when a limit is reached, memory is out or the name is empty or taken.
 int32_t graph_add_tensor(struct graph *graph, const struct tensor *tensor);
 int32_t graph_find_tensor(const struct graph *graph, const char *name); // -1: none. Load time only.
 // Checks shapes and dtypes of the node's inputs, adds its output tensor called `out_name` with the shape that the op
-// implies, and appends the node. INVALID_ARGUMENT with a message that names the op, the operand, found and expected.
+// implies, and appends the node. `out_dtype` DTYPE_INVALID means that of the first floating input; cast uses attrs.to and
+// identity its input's dtype, whatever is given. INVALID_ARGUMENT with a message that names the op, the operand, found
+// and expected (and err->line = node->line); RESOURCE_EXHAUSTED at a limit. The graph is unchanged after a failure.
+// Mark outputs by filling graph->outputs and n_outputs once their tensors exist.
 MUST_USE enum status graph_add_node(struct graph *graph, const struct node *node, const char *out_name,
                                     enum dtype out_dtype, int32_t *out_tensor, struct error *err);
 

@@ -27,6 +27,8 @@ enum place_kind {
   PLACE_POSITIONS, // batch_geometry.positions
 };
 #define OPERAND_PARTS 4
+// Buffers (not slices) begin at multiples of 64 bytes in the arena and in the tile scratch. A TILE operand holds up to
+// caps.tile_rows rows; row 0 is the first row of the tile being worked on.
 struct operand {
   enum place_kind place;
   int32_t tensor;              // tensor id (first part for weights)
@@ -51,7 +53,7 @@ enum step_kind {
 const char *step_kind_name(enum step_kind kind);
 
 // Bytes through main (device) memory and floating-point operations of one step, as linear functions of the batch:
-//   fixed + per_token * T + per_seq * B + per_score * heads-free sum_sq  (see batch_geometry.sum_sq)
+//   fixed + per_token * T + per_seq * B + per_score * sum_sq  (see batch_geometry.sum_sq; heads are in per_score)
 // `fixed` is what does not depend on the batch (weights, tables' compulsory part).
 struct traffic_rate {
   double fixed, per_token, per_seq, per_score;
@@ -60,6 +62,17 @@ struct traffic {
   struct traffic_rate read, write, flops;
 };
 
+// Order of a step's operands, by kind:
+//   STEP_ROW      in[0 .. row.n_inputs) are the program's inputs; the index operands of gathers follow (in[index_operand],
+//                 cols 1, int32 or int64). out[i] is the program's output i. The iteration space is `rows`.
+//   STEP_LINEAR   in[0] x, in[1] weight, then the epilogue's operands; out[0] y. A weight of several parts is the parts'
+//                 rows one after another ([sum n, k]; a bias: their columns). A node's own bias is EPI_BIAS in both
+//                 modes, so every back end has EPI_BIAS.
+//   STEP_ATTENTION, STEP_SCORES (in q, k), STEP_CONTEXT (in p, v); STEP_SCORES_SCALE and STEP_SCORES_SOFTMAX work in
+//                 place (out[0] is in[0]). Score operands: tensor -1, rows ROWS_SCORES, cols = heads: heads * sum_sq
+//                 elements of the q dtype.
+// Operand ids: one memory place has one (place, offset_bytes); a tensor whose rows live inside a wider buffer has
+// offset_bytes of its first column and the buffer's stride.
 #define STEP_MAX_IN ROW_MAX_INPUTS
 #define STEP_MAX_OUT ROW_MAX_OUTPUTS
 #define STEP_MAX_NODES 24
@@ -68,7 +81,9 @@ struct step {
   enum row_kind rows;          // iteration space
   uint8_t n_in, n_out;
   uint8_t needed_by;           // bit i: output i of the signature needs this step; a batch skips steps nobody needs
-  uint16_t chain;              // consecutive steps with the same number form a chain (see row_chains)
+  uint16_t chain;              // consecutive steps with the same number form a chain (see row_chains): row-local steps
+                               //   over the same `rows`. Other steps have a number of their own. Arena memory is never
+                               //   shared between tensors that one chain touches, so tiles may run in any order.
   struct operand in[STEP_MAX_IN], out[STEP_MAX_OUT];
   union {
     struct row_program row;
@@ -100,7 +115,8 @@ struct plan {
   int64_t tile_bytes;       // tile scratch per thread (row_chains only)
   struct plan_limits limits;
   struct operand inputs[LIMIT_MODEL_INPUTS];    // where copy_in puts signature input i (PLACE_NONE: not used by the plan,
-  int32_t n_inputs;                             //   as attention_mask, which only shapes the geometry)
+  int32_t n_inputs;                             //   as attention_mask, which only shapes the geometry). Entries at and
+                                                //   after n_inputs are PLACE_NONE, so any signature index may be looked up
   struct operand outputs[LIMIT_MODEL_OUTPUTS];  // where copy_out finds output i
   int32_t n_outputs;
   int32_t output_is_input[LIMIT_MODEL_OUTPUTS]; // output i is input j unchanged (identity): j, else -1
