@@ -1,0 +1,24 @@
+# ./dev lint [fix] : clang-format (check, or rewrite with `fix`), then clang-tidy over the release build's commands.
+cmd_lint() {
+  need_packages "${PACKAGES_LINT[@]}"
+  local files
+  mapfile -t files < <(cd "$FW_ROOT" && git ls-files 'server/*.[ch]' 'kernels/*.[ch]' 'client/*.[ch]' 'tests/*.[ch]' 'bench/*.[ch]')
+  if [ "${1:-}" = fix ]; then
+    (cd "$FW_ROOT" && clang-format -i "${files[@]}")
+    say "formatted ${#files[@]} files"
+    return
+  fi
+  say "clang-format over ${#files[@]} files"
+  (cd "$FW_ROOT" && clang-format --dry-run --Werror "${files[@]}") || die "not formatted: run ./dev lint fix"
+  lint_tidy
+}
+
+lint_tidy() {
+  build_preset release
+  say "clang-tidy"
+  local sources
+  mapfile -t sources < <(cd "$FW_ROOT" && git ls-files 'server/*.c' 'kernels/*.c' 'client/*.c')
+  (cd "$FW_ROOT" && printf '%s\n' "${sources[@]}" |
+    xargs -P "$FW_JOBS" -n 4 clang-tidy --quiet -p build/release 2>/dev/null) || die "clang-tidy has findings"
+  say "lint: clean"
+}
