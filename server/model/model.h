@@ -34,6 +34,12 @@ struct signature_tensor {
   int64_t index_limit;            // data inputs that feed an embedding: ids must be in [0, index_limit); else 0
 };
 
+// What the outputs of a plan need, worked out once from its steps (sched/needs).
+struct model_needs {
+  uint32_t inputs[LIMIT_MODEL_OUTPUTS]; // bit i: some step that output o needs reads signature input i
+  uint8_t steps;                        // bit o: output o needs at least one step
+};
+
 struct model {
   char name[LIMIT_NAME_BYTES];
   char version[32];               // "1" unless the file says otherwise
@@ -56,6 +62,7 @@ struct model {
   int n_devices;
   struct batch_limits { int32_t max_tokens, max_requests; int64_t max_delay_ns; int32_t queue_requests; } batch;
   struct model_metrics *metrics[FUSION_MODES]; // obs/metrics
+  struct model_needs needs[FUSION_MODES];      // filled by sched/needs before the model is served
   _Atomic int refs;
 };
 

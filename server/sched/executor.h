@@ -16,12 +16,16 @@ struct executor_options {
   int32_t queue_requests;         // ring capacity per loop
   int lanes;
   int64_t arena_bytes;            // largest arena of all models
+  int32_t max_tokens, max_seqs;   // largest batch of all models
 };
 MUST_USE enum status executor_open(const struct executor_options *options, struct executor **out, struct error *err);
-// Loop thread `loop`. Moves the request; false (nothing moved): the queue is full or the executor is stopping.
+// Loop thread `loop`. Moves the request; false (nothing moved): `queue_requests` of this loop wait, run or are done but not
+// reaped, or the executor is stopping.
 bool executor_submit(struct executor *executor, int loop, struct request *request);
 // Loop thread `loop`: the next finished request (status set), or NULL.
 struct request *executor_reap(struct executor *executor, int loop);
+// Any thread: some submitted request was cancelled; look for it soon, even while batches wait for company.
+void executor_note_cancel(struct executor *executor);
 int32_t executor_queued(const struct executor *executor); // requests waiting or running; any thread
 bool executor_lost(const struct executor *executor);      // the device is gone; any thread
 // Finish what was submitted, then end the thread. Control thread; submit must not be called any more.

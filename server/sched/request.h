@@ -37,29 +37,35 @@ struct request {
   // signature); packed on entry by `positions`.
   struct slice inputs[LIMIT_MODEL_INPUTS];
   bool dense;                         // no masked position: packed rows are the wire rows
-  int32_t *seqlens;                   // [n_seqs] kept tokens of each sequence
-  int32_t *positions;                 // [n_tokens] index in the sequence of each kept token
-  // Outputs land here in wire layout, in reply order; masked positions as zeros.
+  int32_t *seqlens;                   // [n_seqs] kept tokens of each sequence; NULL when dense
+  int32_t *positions;                 // [n_tokens] index in the sequence of each kept token; NULL when dense
+  // Outputs land here in wire layout, in reply order; masked positions as zeros. An output that is an input unchanged
+  // (plan.output_is_input) of a dense request points into `message`: nothing is copied.
   uint8_t *outputs_data[LIMIT_MODEL_OUTPUTS];
   size_t outputs_bytes[LIMIT_MODEL_OUTPUTS];
   struct slab *message;               // holds the inputs
   struct slab *response;              // holds the outputs and this request's seqlens/positions arrays
   int64_t deadline_ns;                // CLOCK_NEVER: none
+  int64_t urgency_ns;                 // order in the queue; see sched/batch.h
   int64_t t_ns[STAGE_COUNT];
   struct call_ref call;
   _Atomic bool cancelled;             // set by the loop: client gone or deadline passed; looked at when a batch forms
+  struct slab_pool *slabs;            // where message and response go back to
+  struct request_pool *pool;          // where the request itself goes back to
   // Result
   enum status status;
-  char message_text[256];             // when status != OK
   struct request_cost cost;
-  char id[LIMIT_REQUEST_ID_BYTES];    // echoed
   uint16_t id_bytes;
+  // From here on nothing is zeroed by request_take.
+  char id[LIMIT_REQUEST_ID_BYTES];    // echoed
+  char message_text[256];             // when status != OK
+  uint8_t raw_heads[LIMIT_MODEL_OUTPUTS][12]; // protobuf tag and length in front of each output, borrowed by the reply
 };
 
 struct request_pool;
 MUST_USE enum status request_pool_open(int32_t n_requests, struct request_pool **out);
 void request_pool_close(struct request_pool *pool);
-struct request *request_take(struct request_pool *pool); // zeroed; NULL: none left. Loop thread.
-void request_put(struct request_pool *pool, struct request *request);
+struct request *request_take(struct request_pool *pool); // zeroed, `pool` set; NULL: none left. Loop thread.
+void request_put(struct request *request); // back to its pool. Loop thread.
 
 #endif

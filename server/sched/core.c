@@ -1,0 +1,348 @@
+#include "sched/core.h"
+#include "base/log.h"
+#include "sched/needs.h"
+#include "sched/pack.h"
+#include "sched/queue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CORE_POLL_NS (20 * NS_PER_US) // how often an asynchronous device is asked while a batch runs
+#define CORE_MAX_LANES 8
+
+// One batch in flight.
+struct work {
+  struct lane *lane;
+  struct pack_arrays arrays;
+  struct batch_geometry geometry;
+  struct request *first;
+  struct queue *queue;
+  int64_t began_ns, n_tokens, n_seqs, sum_sq;
+  int32_t n_requests;
+  uint8_t outputs;
+  enum batch_close close;
+  bool busy;
+};
+
+struct core {
+  struct core_options options;
+  struct queues queues;
+  struct work works[CORE_MAX_LANES];
+  int n_works;
+  bool hurry;
+  _Atomic bool lost;
+  struct batch_item items[LIMIT_BATCH_REQUESTS + 1]; // the snapshot that the batcher sees
+};
+
+static int64_t clock_real(void *arg) {
+  (void)arg;
+  return clock_now_ns();
+}
+
+static int64_t now(const struct core *core) { return core->options.now(core->options.arg); }
+
+enum status core_open(const struct core_options *options, struct core **out, struct error *err) {
+  FW_ASSERT(options->lanes > 0 && options->max_tokens > 0 && options->max_seqs > 0);
+  struct core *core = calloc(1, sizeof *core);
+  if (!core) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the scheduler");
+  core->options = *options;
+  if (!core->options.now) core->options.now = clock_real;
+  bool async = options->backend->caps(options->device)->async;
+  int lanes = !async ? 1 : options->lanes < CORE_MAX_LANES ? options->lanes : CORE_MAX_LANES;
+  enum status status = STATUS_OK;
+  for (; status == STATUS_OK && core->n_works < lanes; core->n_works++) {
+    struct work *work = &core->works[core->n_works];
+    status = pack_arrays_init(&work->arrays, options->max_tokens, options->max_seqs);
+    if (status != STATUS_OK) {
+      error_set(err, status, "out of memory for the batch arrays of %d tokens", options->max_tokens);
+      break;
+    }
+    status = options->backend->lane_open(options->device, options->arena_bytes, &work->lane, err);
+    if (status != STATUS_OK) pack_arrays_deinit(&work->arrays);
+    if (status != STATUS_OK) break;
+  }
+  if (status == STATUS_OK) *out = core;
+  else core_close(core);
+  return status;
+}
+
+void core_close(struct core *core) {
+  if (!core) return;
+  FW_ASSERT(core_idle(core));
+  for (int i = 0; i < core->n_works; i++) {
+    core->options.backend->lane_close(core->options.device, core->works[i].lane);
+    pack_arrays_deinit(&core->works[i].arrays);
+  }
+  free(core);
+}
+
+// ---- endings ------------------------------------------------------------------------------------------------------
+static void finish(struct core *core, struct request *request, enum status status, const char *text) {
+  request->status = status;
+  if (status != STATUS_OK) snprintf(request->message_text, sizeof request->message_text, "%s", text);
+  request->t_ns[STAGE_DONE] = now(core);
+  request->next = NULL;
+  core->options.finish(core->options.arg, request);
+}
+
+static enum status dead(const struct request *request, int64_t now_ns) {
+  if (request->deadline_ns <= now_ns) return STATUS_DEADLINE_EXCEEDED;
+  if (atomic_load_explicit(&request->cancelled, memory_order_relaxed)) return STATUS_CANCELLED;
+  return STATUS_OK;
+}
+
+static void drop(void *arg, struct request *request, enum status status) {
+  const char *text = status == STATUS_DEADLINE_EXCEEDED ? "the deadline passed while the request was queued; it never ran"
+                                                        : "the client cancelled the request while it was queued";
+  finish(arg, request, status, text);
+}
+
+static void lose(struct core *core, const char *what) {
+  if (core_lost(core)) return;
+  log_error("device_lost", "device %s: %s; its requests end UNAVAILABLE", core->options.backend->name, what);
+  atomic_store(&core->lost, true);
+}
+
+static void fail_all(struct core *core, struct request *first, enum status status, const char *text) {
+  while (first) {
+    struct request *next = first->next;
+    finish(core, first, status, text);
+    first = next;
+  }
+}
+
+static const char lost_text[] = "the device was lost; this server is shutting down";
+
+static void fail_waiting(struct core *core) {
+  for (int32_t i = 0; i < core->queues.n_slots; i++) {
+    struct queue *queue = &core->queues.slots[i];
+    if (queue->n > 0) fail_all(core, queue_pop(queue, &core->queues, queue->n), STATUS_UNAVAILABLE, lost_text);
+  }
+}
+
+// ---- adding -------------------------------------------------------------------------------------------------------
+void core_add(struct core *core, struct request *request) {
+  request->urgency_ns = batch_urgency(request->t_ns[STAGE_ADMITTED], request->deadline_ns);
+  if (core_lost(core)) {
+    finish(core, request, STATUS_UNAVAILABLE, lost_text);
+  } else if (!queues_add(&core->queues, request)) {
+    finish(core, request, STATUS_RESOURCE_EXHAUSTED, "requests of too many models are waiting at once");
+  }
+}
+
+void core_sweep(struct core *core, int64_t now_ns) {
+  for (int32_t i = 0; i < core->queues.n_slots; i++)
+    if (core->queues.slots[i].n > 0) queue_sweep(&core->queues.slots[i], &core->queues, dead, now_ns, drop, core);
+}
+
+// ---- running ------------------------------------------------------------------------------------------------------
+void core_cost(struct request *request, const struct lane_times *times, int64_t batch_tokens) {
+  struct request_cost *cost = &request->cost;
+  const struct model *model = request->model;
+  cost->queue_ns = request->t_ns[STAGE_BATCHED] - request->t_ns[STAGE_ADMITTED];
+  cost->copy_in_ns = times->copy_in_ns;
+  request->t_ns[STAGE_COMPUTE] = request->t_ns[STAGE_BATCHED] + times->copy_in_ns;
+  cost->compute_ns = times->compute_ns;
+  cost->copy_out_ns = times->copy_out_ns;
+  if (!needs_steps(model, request->fusion, request->outputs)) return;
+  struct traffic_total share = plan_traffic_share(model->plans[request->fusion], request->outputs, request->n_tokens,
+                                                  request->n_seqs, request->sum_sq, batch_tokens);
+  cost->kernels = share.kernels;
+  cost->read_bytes = share.read_bytes;
+  cost->write_bytes = share.write_bytes;
+  struct traffic_total unfused = share;
+  if (request->fusion != FUSION_OFF && model->plans[FUSION_OFF])
+    unfused = plan_traffic_share(model->plans[FUSION_OFF], request->outputs, request->n_tokens, request->n_seqs,
+                                 request->sum_sq, batch_tokens);
+  cost->unfused_bytes = unfused.read_bytes + unfused.write_bytes;
+}
+
+static void batch_metrics(const struct work *work) {
+  struct model_metrics *metrics = work->queue->model->metrics[work->queue->fusion];
+  if (!metrics) return;
+  atomic_fetch_add_explicit(&metrics->batches, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->batch_requests, (uint64_t)work->n_requests, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->batch_tokens, (uint64_t)work->n_tokens, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->batch_close[work->close], 1, memory_order_relaxed);
+  hist_record(&metrics->batch_size_tokens, (uint64_t)work->n_tokens);
+}
+
+static void work_finish(struct core *core, struct work *work, const struct lane_times *times) {
+  double ns = (double)(times->copy_in_ns + times->compute_ns + times->copy_out_ns) / (double)work->n_tokens;
+  struct queue *queue = work->queue;
+  queue->ns_per_token = queue->ns_per_token > 0 ? 0.8 * queue->ns_per_token + 0.2 * ns : ns;
+  batch_metrics(work);
+  work->busy = false;
+  for (struct request *request = work->first, *next; request; request = next) {
+    next = request->next;
+    core_cost(request, times, work->n_tokens);
+    finish(core, request, STATUS_OK, "");
+  }
+  work->first = NULL;
+}
+
+static void work_fail(struct core *core, struct work *work, enum status status) {
+  char text[160];
+  snprintf(text, sizeof text, "device %s failed the batch: %s", core->options.backend->name, status_name(status));
+  if (status == STATUS_UNAVAILABLE) lose(core, "a batch ended UNAVAILABLE");
+  struct request *first = work->first;
+  work->first = NULL;
+  work->busy = false;
+  fail_all(core, first, status, core_lost(core) ? lost_text : text);
+}
+
+// Asks a running batch whether it is done.
+static void work_poll(struct core *core, struct work *work) {
+  struct lane_times times = {0};
+  int done = core->options.backend->poll(work->lane, &times);
+  if (done == 0) return;
+  if (done > 0) work_finish(core, work, &times);
+  else work_fail(core, work, STATUS_UNAVAILABLE);
+}
+
+static void work_sum(struct work *work) {
+  work->n_tokens = work->n_seqs = work->sum_sq = 0;
+  work->n_requests = 0;
+  work->outputs = 0;
+  for (const struct request *request = work->first; request; request = request->next) {
+    work->n_tokens += request->n_tokens;
+    work->n_seqs += request->n_seqs;
+    work->sum_sq += request->sum_sq;
+    work->outputs |= request->outputs;
+    work->n_requests++;
+  }
+}
+
+static void work_stamp(struct work *work) {
+  for (struct request *request = work->first; request; request = request->next) {
+    request->t_ns[STAGE_BATCHED] = work->began_ns;
+    request->cost.batch_requests = work->n_requests;
+    request->cost.batch_tokens = (int32_t)work->n_tokens;
+    request->cost.close = work->close;
+  }
+}
+
+// Copy in, run, copy out, all of it handed to the device. Nothing is copied in, and nothing runs, for outputs without steps.
+static enum status work_run(struct core *core, struct work *work) {
+  const struct model *model = work->queue->model;
+  enum fusion_mode fusion = work->queue->fusion;
+  const struct backend_ops *backend = core->options.backend;
+  struct pack_target target = {backend, work->lane, model->bound[core->options.device_index][fusion]};
+  bool steps = needs_steps(model, fusion, work->outputs);
+  if (steps) {
+    uint32_t inputs = needs_inputs(model, fusion, work->outputs);
+    struct pack_origin origin = {0, 0};
+    for (const struct request *request = work->first; request; request = request->next) {
+      pack_in(&target, request, origin, inputs);
+      origin = (struct pack_origin){origin.token + request->n_tokens, origin.seq + request->n_seqs};
+    }
+    pack_geometry(work->first, &work->arrays, &work->geometry);
+    enum status status = backend->run(work->lane, target.bound, &work->geometry, work->outputs);
+    if (status != STATUS_OK) return status;
+  }
+  struct pack_origin origin = {0, 0};
+  for (const struct request *request = work->first; request; request = request->next) {
+    if (steps) pack_out(&target, request, origin);
+    else pack_identity(request);
+    origin = (struct pack_origin){origin.token + request->n_tokens, origin.seq + request->n_seqs};
+  }
+  if (steps) backend->submit(work->lane);
+  return STATUS_OK;
+}
+
+static void work_start(struct core *core, struct work *work, struct queue *queue, struct batch_choice choice) {
+  work->queue = queue;
+  work->close = choice.close;
+  work->first = queue_pop(queue, &core->queues, choice.n);
+  work->began_ns = now(core);
+  work->busy = true;
+  work_sum(work);
+  work_stamp(work);
+  enum status status = work_run(core, work);
+  if (status != STATUS_OK) {
+    work_fail(core, work, status);
+  } else if (!needs_steps(queue->model, queue->fusion, work->outputs)) {
+    work_finish(core, work, &(struct lane_times){0});
+  } else {
+    work_poll(core, work); // a device that is not asynchronous is done already
+  }
+}
+
+// ---- choosing -----------------------------------------------------------------------------------------------------
+// The queue's choice now. Its head is rid of cancelled and expired requests first, so that they never count.
+static struct batch_choice queue_choose(struct core *core, struct queue *queue, int64_t now_ns) {
+  queue_sweep(queue, &core->queues, dead, now_ns, drop, core);
+  if (queue->n == 0) return (struct batch_choice){.wait_until_ns = CLOCK_NEVER};
+  const struct model *model = queue->model;
+  struct batch_rule rule = {.max_tokens = model->batch.max_tokens, .max_requests = model->batch.max_requests,
+                            .max_seqs = model->plans[queue->fusion]->limits.max_seqs,
+                            .max_delay_ns = model->batch.max_delay_ns};
+  if (rule.max_requests > LIMIT_BATCH_REQUESTS) rule.max_requests = LIMIT_BATCH_REQUESTS;
+  int32_t n = 0;
+  // One more than fits, so that the batcher knows whether the batch is full.
+  for (const struct request *request = queue->first; request && n <= rule.max_requests; request = request->next)
+    core->items[n++] = (struct batch_item){request->n_tokens, request->n_seqs, request->t_ns[STAGE_ADMITTED],
+                                           request->deadline_ns};
+  return batch_choose(core->items, n, &rule, queue->ns_per_token, core->hurry, now_ns);
+}
+
+// Among the queues that may run now, the one whose head is most urgent; *wait_ns: the nearest time that another may.
+static struct queue *queue_pick(struct core *core, int64_t now_ns, struct batch_choice *best, int64_t *wait_ns) {
+  struct queue *picked = NULL;
+  *wait_ns = CLOCK_NEVER;
+  for (int32_t i = 0; i < core->queues.n_slots; i++) {
+    struct queue *queue = &core->queues.slots[i];
+    if (queue->n == 0) continue;
+    struct batch_choice choice = queue_choose(core, queue, now_ns);
+    if (queue->n == 0) continue;
+    if (choice.n == 0) {
+      if (choice.wait_until_ns < *wait_ns) *wait_ns = choice.wait_until_ns;
+    } else if (!picked || queue->first->urgency_ns < picked->first->urgency_ns) {
+      picked = queue;
+      *best = choice;
+    }
+  }
+  return picked;
+}
+
+static struct work *work_free(struct core *core, bool *any_busy) {
+  struct work *vacant = NULL;
+  *any_busy = false;
+  for (int i = 0; i < core->n_works; i++) {
+    if (core->works[i].busy) *any_busy = true;
+    else if (!vacant) vacant = &core->works[i];
+  }
+  return vacant;
+}
+
+int64_t core_step(struct core *core, int64_t now_ns) {
+  for (int i = 0; i < core->n_works; i++)
+    if (core->works[i].busy) work_poll(core, &core->works[i]);
+  bool any_busy;
+  struct work *work = work_free(core, &any_busy);
+  int64_t wait_ns = CLOCK_NEVER;
+  if (core_lost(core)) {
+    fail_waiting(core);
+  } else if (work && core->queues.n_waiting > 0) {
+    struct batch_choice choice;
+    struct queue *queue = queue_pick(core, now_ns, &choice, &wait_ns);
+    if (queue) {
+      work_start(core, work, queue, choice);
+      if (core_lost(core)) fail_waiting(core);
+      if (core->queues.n_waiting > 0) wait_ns = now_ns; // one batch a step: newcomers are looked at in between
+      work_free(core, &any_busy);
+    }
+  }
+  if (any_busy && wait_ns > now_ns + CORE_POLL_NS) wait_ns = now_ns + CORE_POLL_NS;
+  return wait_ns;
+}
+
+void core_hurry(struct core *core) { core->hurry = true; }
+
+bool core_idle(const struct core *core) {
+  bool any_busy = false;
+  for (int i = 0; i < core->n_works; i++) any_busy |= core->works[i].busy;
+  return core->queues.n_waiting == 0 && !any_busy;
+}
+
+bool core_lost(const struct core *core) { return atomic_load_explicit(&core->lost, memory_order_relaxed); }

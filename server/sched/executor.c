@@ -1,0 +1,174 @@
+// The thread around sched/core: rings in, rings out, sleep.
+//
+// Each loop has a pair of rings. The loop counts what it has submitted and not yet reaped, and never lets that pass the
+// rings' capacity, so neither ring can be full when it is pushed to.
+#include "sched/executor.h"
+#include "base/log.h"
+#include "base/ring.h"
+#include "sched/core.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+struct port { // one loop's side
+  struct ring submitted, done;
+  _Alignas(64) int32_t outstanding; // loop thread only
+  bool finished;                    // executor thread only: something was pushed to `done` since the last wake
+};
+
+struct executor {
+  struct executor_options options;
+  struct core *core;
+  struct wake wake;
+  struct port ports[LIMIT_LOOPS];
+  pthread_t thread;
+  _Atomic bool stopping, cancels;
+  _Atomic int32_t queued;
+  bool stopped;
+};
+
+static void request_done(void *arg, struct request *request) {
+  struct executor *executor = arg;
+  struct port *port = &executor->ports[request->call.loop];
+  bool pushed = ring_push(&port->done, request);
+  FW_ASSERT(pushed); // see the file's head
+  port->finished = true;
+  atomic_fetch_sub_explicit(&executor->queued, 1, memory_order_relaxed);
+}
+
+static void wake_loops(struct executor *executor) {
+  for (int i = 0; i < executor->options.n_loops; i++) {
+    if (!executor->ports[i].finished) continue;
+    executor->ports[i].finished = false;
+    wake_signal(executor->options.loop_wakes[i]);
+  }
+}
+
+static bool take_submitted(struct executor *executor) {
+  bool any = false;
+  for (int i = 0; i < executor->options.n_loops; i++) {
+    struct request *request;
+    while ((request = ring_pop(&executor->ports[i].submitted))) {
+      core_add(executor->core, request);
+      any = true;
+    }
+  }
+  return any;
+}
+
+static void *executor_main(void *arg) {
+  struct executor *executor = arg;
+  for (;;) {
+    // The flag is read before the rings are emptied: what was submitted before the stop is seen below.
+    bool stopping = atomic_load(&executor->stopping);
+    if (stopping) core_hurry(executor->core);
+    take_submitted(executor);
+    int64_t now_ns = clock_now_ns();
+    if (atomic_exchange_explicit(&executor->cancels, false, memory_order_acquire)) core_sweep(executor->core, now_ns);
+    int64_t until_ns = core_step(executor->core, now_ns);
+    wake_loops(executor);
+    if (stopping && core_idle(executor->core)) return NULL;
+    if (until_ns > now_ns) wake_wait(&executor->wake, until_ns);
+  }
+}
+
+static void ports_close(struct executor *executor) {
+  for (int i = 0; i < executor->options.n_loops; i++) {
+    ring_deinit(&executor->ports[i].submitted);
+    ring_deinit(&executor->ports[i].done);
+  }
+}
+
+static enum status ports_open(struct executor *executor, struct error *err) {
+  uint32_t capacity = (uint32_t)executor->options.queue_requests;
+  for (int i = 0; i < executor->options.n_loops; i++) {
+    struct port *port = &executor->ports[i];
+    if (ring_init(&port->submitted, capacity) != STATUS_OK || ring_init(&port->done, capacity) != STATUS_OK)
+      return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a queue of %u requests", capacity);
+  }
+  return STATUS_OK;
+}
+
+static enum status core_of(struct executor *executor, struct error *err) {
+  const struct executor_options *o = &executor->options;
+  struct core_options options = {.backend = o->backend, .device = o->device, .device_index = o->device_index,
+                                 .lanes = o->lanes, .arena_bytes = o->arena_bytes, .max_tokens = o->max_tokens,
+                                 .max_seqs = o->max_seqs, .finish = request_done, .arg = executor};
+  return core_open(&options, &executor->core, err);
+}
+
+// Signals are for the main thread: the new one inherits a mask that blocks all of them.
+static int thread_start(struct executor *executor) {
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &old);
+  int failed = pthread_create(&executor->thread, NULL, executor_main, executor);
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  return failed;
+}
+
+enum status executor_open(const struct executor_options *options, struct executor **out, struct error *err) {
+  FW_ASSERT(options->n_loops > 0 && options->n_loops <= LIMIT_LOOPS && options->queue_requests > 0);
+  struct executor *executor = aligned_alloc(64, (sizeof *executor + 63) / 64 * 64);
+  if (!executor) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for an executor");
+  *executor = (struct executor){.options = *options};
+  wake_init(&executor->wake, NULL, NULL);
+  enum status status = ports_open(executor, err);
+  if (status == STATUS_OK) status = core_of(executor, err);
+  if (status == STATUS_OK && thread_start(executor) != 0)
+    status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot start the executor's thread");
+  if (status != STATUS_OK) {
+    core_close(executor->core);
+    ports_close(executor);
+    free(executor);
+    return status;
+  }
+  *out = executor;
+  return STATUS_OK;
+}
+
+bool executor_submit(struct executor *executor, int loop, struct request *request) {
+  struct port *port = &executor->ports[loop];
+  if (port->outstanding >= executor->options.queue_requests || atomic_load(&executor->stopping)) return false;
+  request->call.loop = (uint16_t)loop;
+  atomic_fetch_add_explicit(&executor->queued, 1, memory_order_relaxed);
+  bool pushed = ring_push(&port->submitted, request);
+  FW_ASSERT(pushed);
+  port->outstanding++;
+  wake_signal(&executor->wake);
+  return true;
+}
+
+struct request *executor_reap(struct executor *executor, int loop) {
+  struct request *request = ring_pop(&executor->ports[loop].done);
+  if (request) executor->ports[loop].outstanding--;
+  return request;
+}
+
+void executor_note_cancel(struct executor *executor) {
+  atomic_store_explicit(&executor->cancels, true, memory_order_release);
+  wake_signal(&executor->wake);
+}
+
+int32_t executor_queued(const struct executor *executor) {
+  return atomic_load_explicit(&executor->queued, memory_order_relaxed);
+}
+
+bool executor_lost(const struct executor *executor) { return core_lost(executor->core); }
+
+void executor_stop(struct executor *executor) {
+  if (executor->stopped) return;
+  atomic_store(&executor->stopping, true);
+  wake_signal(&executor->wake);
+  pthread_join(executor->thread, NULL);
+  executor->stopped = true;
+}
+
+void executor_close(struct executor *executor) {
+  if (!executor) return;
+  executor_stop(executor);
+  core_close(executor->core);
+  ports_close(executor);
+  free(executor);
+}
