@@ -21,6 +21,7 @@
 #define LIMIT_CONF_NODES (1 << 16)  // values after aliases are expanded, so that an alias bomb is refused
 #define LIMIT_CONF_KEYS 1024        // of one map; the search for duplicates is quadratic
 #define LIMIT_CONF_ERRORS 100       // errors reported of one file; the rest is noise
+#define LIMIT_HEADS 4096            // of one attention
 #define LIMIT_REPEAT 1024           // times of one `repeat`; LIMIT_GRAPH_NODES bounds the product of nested ones
 #define LIMIT_SAFETENSORS_HEADER (4 << 20)       // bytes of JSON; 4,096 weights need about 600 KB
 #define LIMIT_SAFETENSORS_TENSORS (1 << 15)      // of one file, used or not

@@ -85,6 +85,10 @@ bool conf_check_keys(struct conf_report *report, const struct conf_node *map, co
 const char *conf_path(const struct conf_node *node, char *out, size_t out_bytes);
 // What a value is, for messages: text "abc", a list, a map, nothing. Returns `out`.
 const char *conf_describe(const struct conf_node *node, char *out, size_t out_bytes);
+// Edits (insert, delete, replace, swap of neighbours) from a to b; CONF_FAR for texts of CONF_FAR
+// bytes and more.
+#define CONF_FAR 128
+int conf_distance(const char *a, const char *b);
 // The word of "a|b|c" that `word` most likely meant, copied into `out`; NULL when none is near.
 const char *conf_nearest(const char *word, const char *words, char *out, size_t out_bytes);
 

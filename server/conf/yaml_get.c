@@ -201,12 +201,9 @@ static int least(int a, int b, int c) {
   return m < c ? m : c;
 }
 
-// Edits (insert, delete, replace, swap of neighbours) from a to b; words longer than 47 count as
-// far.
 static int edit_distance(const char *a, size_t n, const char *b, size_t m) {
-  enum { MAX = 48 };
-  int rows[3][MAX], *two = rows[0], *one = rows[1], *row = rows[2];
-  if (n >= MAX || m >= MAX) return MAX;
+  int rows[3][CONF_FAR], *two = rows[0], *one = rows[1], *row = rows[2];
+  if (n >= CONF_FAR || m >= CONF_FAR) return CONF_FAR;
   for (size_t j = 0; j <= m; j++)
     one[j] = two[j] = (int)j;
   for (size_t i = 1; i <= n; i++) {
@@ -222,6 +219,10 @@ static int edit_distance(const char *a, size_t n, const char *b, size_t m) {
     row = spare;
   }
   return one[m];
+}
+
+int conf_distance(const char *a, const char *b) {
+  return edit_distance(a, strlen(a), b, strlen(b));
 }
 
 const char *conf_nearest(const char *word, const char *words, char *out, size_t out_bytes) {

@@ -1,13 +1,13 @@
 // A loaded model: signature, graph, weights, one plan per fusion mode, bound to the devices.
 //
-// Built by the control thread (model_load), then read-only. Requests hold a count; model_put of the last one frees it, so
-// that a later reload can swap models by pointer.
+// Built by the control thread (model_load), then read-only. Requests hold a count; model_put of the
+// last one frees it, so that a later reload can swap models by pointer.
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 
 #include "backend/backend.h"
-#include "conf/server_conf.h"
 #include "base/slab.h"
+#include "conf/server_conf.h"
 #include "obs/metrics.h"
 #include <stdatomic.h>
 
@@ -17,73 +17,88 @@
 
 enum input_role {
   ROLE_DATA,    // feeds the graph
-  ROLE_MASK,    // attention_mask [batch, seq]: 1 keeps a position, 0 drops it; shapes the geometry only
+  ROLE_MASK,    // attention_mask [batch, seq]: 1 keeps a position, 0 drops it; shapes the geometry
+                // only
   ROLE_LENGTHS, // [batch]: the first `lengths[b]` positions are kept
 };
 
 struct signature_tensor {
   char name[LIMIT_NAME_BYTES];
   size_t name_bytes;
-  enum dtype dtype;               // on the wire (FP32, FP16, BF16, INT64, INT32)
+  enum dtype dtype; // on the wire (FP32, FP16, BF16, INT64, INT32)
   int32_t rank;
   int64_t dims[LIMIT_TENSOR_RANK]; // DIM_BATCH, DIM_SEQ or a number; dims[0] is DIM_BATCH
-  int64_t row_elements;           // product of the numbers: elements of one row of the packed matrix
-  bool per_token;                 // has DIM_SEQ: rows are tokens and are packed; else rows are sequences
+  int64_t row_elements; // product of the numbers: elements of one row of the packed matrix
+  bool per_token;       // has DIM_SEQ: rows are tokens and are packed; else rows are sequences
   enum input_role role;
-  bool optional;                  // may be left out: data inputs then read as zeros, mask as all ones
-  int64_t index_limit;            // data inputs that feed an embedding: ids must be in [0, index_limit); else 0
+  bool optional; // may be left out: data inputs then read as zeros, mask as all ones
+  int64_t
+      index_limit; // data inputs that feed an embedding: ids must be in [0, index_limit); else 0
 };
 
 // What the outputs of a plan need, worked out once from its steps (sched/needs).
 struct model_needs {
-  uint32_t inputs[LIMIT_MODEL_OUTPUTS]; // bit i: some step that output o needs reads signature input i
-  uint8_t steps;                        // bit o: output o needs at least one step
+  uint32_t
+      inputs[LIMIT_MODEL_OUTPUTS]; // bit i: some step that output o needs reads signature input i
+  uint8_t steps;                   // bit o: output o needs at least one step
 };
 
 struct model {
   char name[LIMIT_NAME_BYTES];
-  char version[32];               // "1" unless the file says otherwise
-  char path[4096];                // of the model file
+  char version[32]; // "1" unless the file says otherwise
+  char path[4096];  // of the model file
   struct signature_tensor inputs[LIMIT_MODEL_INPUTS], outputs[LIMIT_MODEL_OUTPUTS];
   int32_t n_inputs, n_outputs;
   bool has_sequences;
-  int32_t max_seqlen;             // 1 when !has_sequences
-  int32_t max_request_rows;       // most tokens of one request = batch.max_tokens
-  enum dtype compute;             // fp32, bf16, fp16
-  bool fusion_available[FUSION_MODES]; // which plans exist: on -> {on}, off -> {off}, ab -> both; both plans' traffic is
-  enum fusion_mode fusion_default;     //   known in every case (plans[] are built, only bound[] depends on this)
+  int32_t max_seqlen;                  // 1 when !has_sequences
+  int32_t max_request_rows;            // most tokens of one request = batch.max_tokens
+  enum dtype compute;                  // fp32, bf16, fp16
+  bool fusion_available[FUSION_MODES]; // which plans exist: on -> {on}, off -> {off}, ab -> both;
+                                       // both plans' traffic is
+  enum fusion_mode
+      fusion_default; //   known in every case (plans[] are built, only bound[] depends on this)
   struct graph graph;
   struct weight_table weights;
-  void *weights_owner;            // model/weights
+  void *weights_owner; // model/weights
   struct plan *plans[FUSION_MODES];
   struct bound_plan *bound[LIMIT_DEVICES][FUSION_MODES];
   const struct backend_ops *backend; // of all its devices
-  struct device **devices;        // [n_devices]; not owned
+  struct device **devices;           // [n_devices]; not owned
   int n_devices;
-  struct batch_limits { int32_t max_tokens, max_requests; int64_t max_delay_ns; int32_t queue_requests; } batch;
+  struct batch_limits {
+    int32_t max_tokens, max_requests;
+    int64_t max_delay_ns;
+    int32_t queue_requests;
+  } batch;
   struct model_metrics *metrics[FUSION_MODES]; // obs/metrics
   struct model_needs needs[FUSION_MODES];      // filled by sched/needs before the model is served
   _Atomic int refs;
 };
 
-// Parse and check a model file into `out`: graph, signature, weights, plans for both modes; nothing bound to a device yet.
-// All errors (not only the first) go to `report`, which may be called many times. INVALID_ARGUMENT or NOT_FOUND.
+// Parse and check a model file into `out`: graph, signature, weights, plans for both modes; nothing
+// bound to a device yet. All errors (not only the first) go to `report`, which may be called many
+// times. INVALID_ARGUMENT or NOT_FOUND.
 typedef void (*error_report)(const struct error *err, void *arg);
-MUST_USE enum status model_parse(const char *path, const struct server_conf *conf, const struct plan_caps *caps,
-                                 error_report report, void *arg, struct model **out);
+MUST_USE enum status model_parse(const char *path, const struct server_conf *conf,
+                                 const struct plan_caps *caps, error_report report, void *arg,
+                                 struct model **out);
 // Bind its plans to every device. The ledger and the cause are in `err` when it does not fit.
-MUST_USE enum status model_bind(struct model *model, const struct backend_ops *backend, struct device **devices,
-                                int n_devices, struct error *err);
+MUST_USE enum status model_bind(struct model *model, const struct backend_ops *backend,
+                                struct device **devices, int n_devices, struct error *err);
 void model_get(struct model *model);
 void model_put(struct model *model);
 
-// ---- registry: the set of models served ---------------------------------------------------------------------------
+// ---- registry: the set of models served
+// ---------------------------------------------------------------------------
 struct registry;
 MUST_USE enum status registry_open(struct registry **out);
 void registry_close(struct registry *registry);
-MUST_USE enum status registry_add(struct registry *registry, struct model *model, struct error *err); // takes the count
-// Borrowed while the registry lives. `version` may be empty. NULL with *code = NOT_FOUND. Any thread.
-struct model *registry_find(const struct registry *registry, struct slice name, struct slice version);
+MUST_USE enum status registry_add(struct registry *registry, struct model *model,
+                                  struct error *err); // takes the count
+// Borrowed while the registry lives. `version` may be empty. NULL with *code = NOT_FOUND. Any
+// thread.
+struct model *registry_find(const struct registry *registry, struct slice name,
+                            struct slice version);
 int registry_count(const struct registry *registry);
 struct model *registry_at(const struct registry *registry, int index);
 

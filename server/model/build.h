@@ -1,0 +1,84 @@
+// Inside model/: from the `graph:` of a model file to nodes. Steps (ops), blocks made of steps,
+// repeats.
+//
+// A mistake in one step does not hide those of the next: the step's output becomes BUILD_UNKNOWN,
+// and a step that reads an unknown tensor is only checked for its own keys.
+#ifndef MODEL_BUILD_H
+#define MODEL_BUILD_H
+
+#include "conf/yaml.h"
+#include "model/model.h"
+#include "model/weights.h"
+
+#define BUILD_NONE (-1)    // no such tensor
+#define BUILD_UNKNOWN (-2) // could not be made because of an error that was reported
+#define BUILD_SCOPES 4     // nested repeats
+
+struct builder {
+  struct conf_report *report;
+  struct model *model;
+  struct weights *weights; // NULL: the file names none
+  bool weights_broken;     // could not be opened: said once, not for each weight
+  int32_t current;         // what a step without `in` reads: the output of the one before
+  int32_t input_tensor[LIMIT_MODEL_INPUTS]; // graph tensor of an input in the compute dtype;
+                                            // BUILD_NONE: not made yet
+  int n_scopes;
+  struct {
+    const char *as;
+    int32_t value;
+  } scopes[BUILD_SCOPES];
+  char broken[64][LIMIT_NAME_BYTES]; // names of outputs that are BUILD_UNKNOWN
+  int n_broken;
+};
+
+// ---- build.c: names, tensors, weights, nodes
+// ----------------------------------------------------------------------
+// `{i}`, `{i+1}`, `{i-1}` in `text` replaced by the counters of the repeats around; into
+// out[LIMIT_NAME_BYTES].
+bool build_expand(struct builder *b, const struct conf_node *at, const char *text, char *out);
+bool build_name(struct builder *b, const struct conf_node *at,
+                char *out); // text, expanded, checked as a tensor's name
+// The tensor called `name` for a step to read: an input (in the compute dtype), `positions` or an
+// earlier output.
+int32_t build_find(struct builder *b, const struct conf_node *at, const char *name);
+// The step's inputs: key `in` (text or list), or the step before. Exactly `n` of them; false:
+// reported. ids may be BUILD_UNKNOWN.
+bool build_inputs(struct builder *b, const struct conf_node *step, int n, int32_t *ids);
+// Name of the step's output: key `out`, or "<word>#<n>".
+bool build_out_name(struct builder *b, const struct conf_node *step, const char *word, char *out);
+// Adds the node; `at` is blamed for errors. BUILD_UNKNOWN when an input is unknown or the graph
+// refuses it.
+int32_t build_node(struct builder *b, const struct conf_node *at, struct node node,
+                   const char *out_name, enum dtype out_dtype);
+// A weight's graph tensor; matrices in the compute dtype, vectors in fp32. BUILD_UNKNOWN when there
+// is none like it.
+int32_t build_weight(struct builder *b, const struct conf_node *at, const char *name,
+                     enum weight_form form, int32_t rows, int32_t cols);
+const struct tensor *build_tensor(const struct builder *b, int32_t id);
+// Rows of matrix `name`: `given` (> 0: key `features` and the like), or what the weights file says;
+// 0: reported.
+int32_t build_rows(struct builder *b, const struct conf_node *at, const char *name, int32_t given,
+                   const char *key);
+
+// ---- steps.c
+// ------------------------------------------------------------------------------------------------------
+// All steps of a list, in order.
+void build_steps(struct builder *b, const struct conf_node *list);
+int32_t build_linear(struct builder *b, const struct conf_node *at, int32_t x, const char *prefix,
+                     bool bias, int32_t features, const char *features_key, const char *out_name);
+enum norm_kind { NORM_LAYER, NORM_RMS };
+int32_t build_norm(struct builder *b, const struct conf_node *at, int32_t x, enum norm_kind kind,
+                   const char *prefix, double eps, const char *out_name);
+int32_t build_activation(struct builder *b, const struct conf_node *at, int32_t x,
+                         enum activation act, const char *out_name);
+int32_t build_pair(struct builder *b, const struct conf_node *at, enum op op, int32_t x, int32_t y,
+                   const char *out_name);
+
+// ---- blocks.c
+// -----------------------------------------------------------------------------------------------------
+typedef int32_t (*build_fn)(struct builder *b, const struct conf_node *step);
+int32_t build_mlp(struct builder *b, const struct conf_node *step);
+int32_t build_attention_block(struct builder *b, const struct conf_node *step);
+int32_t build_encoder_layer(struct builder *b, const struct conf_node *step);
+
+#endif

@@ -1,0 +1,112 @@
+// Life of a model: parse (file -> graph -> plans), bind (plans -> devices), counts. See model.h.
+#include "model/model.h"
+#include "base/log.h"
+#include "model/model_conf.h"
+#include "model/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void model_free(struct model *model) {
+  for (int d = 0; d < model->n_devices; d++)
+    for (int m = 0; m < FUSION_MODES; m++)
+      if (model->bound[d][m] != NULL) model->backend->unload(model->devices[d], model->bound[d][m]);
+  for (int m = 0; m < FUSION_MODES; m++)
+    if (model->plans[m] != NULL) plan_free(model->plans[m]);
+  weights_close(model->weights_owner);
+  graph_deinit(&model->graph);
+  free(model);
+}
+
+void model_get(struct model *model) {
+  int before = atomic_fetch_add_explicit(&model->refs, 1, memory_order_relaxed);
+  FW_ASSERT(before > 0);
+}
+
+void model_put(struct model *model) {
+  // Release: what this thread did with the model comes before the free; acquire: the freeing thread
+  // sees it.
+  int before = atomic_fetch_sub_explicit(&model->refs, 1, memory_order_acq_rel);
+  FW_ASSERT(before > 0);
+  if (before == 1) model_free(model);
+}
+
+// The largest batch that the executor may form. A sequence has at least one token unless its mask
+// is empty, and the batcher counts an empty one as one token, so max_tokens bounds the sequences
+// too.
+static struct plan_limits limits_of(const struct model *model) {
+  return (struct plan_limits){model->batch.max_tokens, model->batch.max_tokens, model->max_seqlen};
+}
+
+static bool build_plans(struct model *model, const struct plan_caps *caps,
+                        struct conf_report *report) {
+  struct plan_limits limits = limits_of(model);
+  for (int m = 0; m < FUSION_MODES; m++) {
+    struct error err;
+    if (plan_build(&model->graph, (enum fusion_mode)m, caps, &limits, &model->plans[m], &err) ==
+        STATUS_OK)
+      continue;
+    conf_fail_at(report, err.line, err.line != 0, "fusion %s: %s", fusion_name((enum fusion_mode)m),
+                 err.message);
+    return false;
+  }
+  return true;
+}
+
+static enum status parse_into(struct model *model, const char *path, const struct server_conf *conf,
+                              const struct plan_caps *caps, struct conf_report *report) {
+  enum status code;
+  if (strlen(path) >= sizeof model->path) {
+    conf_fail_at(report, 0, 0, "a path of %zu bytes", strlen(path));
+    return STATUS_INVALID_ARGUMENT;
+  }
+  memcpy(model->path, path, strlen(path) + 1);
+  if (!model_conf_load(path, conf, caps, report, model, &code)) return code;
+  model->weights = weights_table(model->weights_owner);
+  if (caps != NULL && !build_plans(model, caps, report)) return STATUS_INVALID_ARGUMENT;
+  return STATUS_OK;
+}
+
+enum status model_parse(const char *path, const struct server_conf *conf,
+                        const struct plan_caps *caps, error_report report_fn, void *arg,
+                        struct model **out) {
+  struct conf_report report = {.file = path, .fn = report_fn, .arg = arg};
+  struct model *model = calloc(1, sizeof *model);
+  if (model == NULL || graph_init(&model->graph) != STATUS_OK) {
+    conf_fail_at(&report, 0, 0, "out of memory");
+    free(model);
+    return STATUS_RESOURCE_EXHAUSTED;
+  }
+  atomic_init(&model->refs, 1);
+  enum status code = parse_into(model, path, conf, caps, &report);
+  if (code == STATUS_OK)
+    *out = model;
+  else
+    model_free(model);
+  return code;
+}
+
+enum status model_bind(struct model *model, const struct backend_ops *backend,
+                       struct device **devices, int n_devices, struct error *err) {
+  FW_ASSERT(model->n_devices == 0 && n_devices >= 1 && n_devices <= LIMIT_DEVICES);
+  FW_ASSERT(model->plans[FUSION_ON] != NULL); // parsed with the caps of these devices
+  enum status code = weights_fill(model->weights_owner, err);
+  if (code != STATUS_OK) return code;
+  model->weights = weights_table(model->weights_owner);
+  model->backend = backend;
+  model->devices = devices;
+  model->n_devices = n_devices;
+  for (int d = 0; d < n_devices; d++) {
+    for (int m = 0; m < FUSION_MODES; m++) {
+      if (!model->fusion_available[m]) continue;
+      code = backend->load(devices[d], model->plans[m], &model->weights, &model->bound[d][m], err);
+      if (code != STATUS_OK) return code; // model_put unloads what is bound
+    }
+  }
+  for (int m = 0; m < FUSION_MODES; m++)
+    if (model->fusion_available[m])
+      model->metrics[m] = metrics_model_add(model->name, model->version,
+                                            fusion_name((enum fusion_mode)m), backend->name);
+  return STATUS_OK;
+}
