@@ -17,8 +17,7 @@
 
 enum input_role {
   ROLE_DATA,    // feeds the graph
-  ROLE_MASK,    // attention_mask [batch, seq]: 1 keeps a position, 0 drops it; shapes the geometry
-                // only
+  ROLE_MASK,    // attention_mask [batch, seq]: 1 keeps a position, 0 drops it; only the geometry
   ROLE_LENGTHS, // [batch]: the first `lengths[b]` positions are kept
 };
 
@@ -32,15 +31,14 @@ struct signature_tensor {
   bool per_token;       // has DIM_SEQ: rows are tokens and are packed; else rows are sequences
   enum input_role role;
   bool optional; // may be left out: data inputs then read as zeros, mask as all ones
-  int64_t
-      index_limit; // data inputs that feed an embedding: ids must be in [0, index_limit); else 0
+  // Data inputs that feed an embedding: ids must be in [0, index_limit). 0: any value will do.
+  int64_t index_limit;
 };
 
 // What the outputs of a plan need, worked out once from its steps (sched/needs).
 struct model_needs {
-  uint32_t
-      inputs[LIMIT_MODEL_OUTPUTS]; // bit i: some step that output o needs reads signature input i
-  uint8_t steps;                   // bit o: output o needs at least one step
+  uint32_t inputs[LIMIT_MODEL_OUTPUTS]; // bit i: a step that output o needs reads signature input i
+  uint8_t steps;                        // bit o: output o needs at least one step
 };
 
 struct model {
@@ -53,10 +51,10 @@ struct model {
   int32_t max_seqlen;                  // 1 when !has_sequences
   int32_t max_request_rows;            // most tokens of one request = batch.max_tokens
   enum dtype compute;                  // fp32, bf16, fp16
-  bool fusion_available[FUSION_MODES]; // which plans exist: on -> {on}, off -> {off}, ab -> both;
-                                       // both plans' traffic is
-  enum fusion_mode
-      fusion_default; //   known in every case (plans[] are built, only bound[] depends on this)
+  // Which plans run: on -> {on}, off -> {off}, ab -> both. The traffic of both is known in every case:
+  // plans[] are built, only bound[] depends on this.
+  bool fusion_available[FUSION_MODES];
+  enum fusion_mode fusion_default;
   struct graph graph;
   struct weight_table weights;
   void *weights_owner; // model/weights
@@ -88,15 +86,16 @@ MUST_USE enum status model_bind(struct model *model, const struct backend_ops *b
 void model_get(struct model *model);
 void model_put(struct model *model);
 
-// ---- registry: the set of models served
-// ---------------------------------------------------------------------------
+// ---- registry: the set of models served ---------------------------------------------------------
+
 struct registry;
 MUST_USE enum status registry_open(struct registry **out);
 void registry_close(struct registry *registry);
+// Takes the caller's count. ALREADY_EXISTS: a model of that name and version is there.
 MUST_USE enum status registry_add(struct registry *registry, struct model *model,
-                                  struct error *err); // takes the count
-// Borrowed while the registry lives. `version` may be empty. NULL with *code = NOT_FOUND. Any
-// thread.
+                                  struct error *err);
+// Borrowed while the registry lives; NULL: not there. An empty `version` means the one of that name
+// that was added last. Any thread, once the registry is filled.
 struct model *registry_find(const struct registry *registry, struct slice name,
                             struct slice version);
 int registry_count(const struct registry *registry);
