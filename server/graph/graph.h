@@ -73,8 +73,8 @@ void graph_deinit(struct graph *graph);
 int32_t graph_add_tensor(struct graph *graph, const struct tensor *tensor);
 int32_t graph_find_tensor(const struct graph *graph, const char *name); // -1: none. Load time only.
 // Checks shapes and dtypes of the node's inputs, adds its output tensor called `out_name` with the shape that the op
-// implies, and appends the node. `out_dtype` DTYPE_INVALID means that of the first floating input; cast uses attrs.to and
-// identity its input's dtype, whatever is given. INVALID_ARGUMENT with a message that names the op, the operand, found
+// implies, and appends the node. `out_dtype` DTYPE_INVALID means that of the first floating input; cast uses attrs.to,
+// identity and attention their input's dtype, whatever is given. INVALID_ARGUMENT with a message that names the op, the operand, found
 // and expected (and err->line = node->line); RESOURCE_EXHAUSTED at a limit. The graph is unchanged after a failure.
 // Mark outputs by filling graph->outputs and n_outputs once their tensors exist.
 MUST_USE enum status graph_add_node(struct graph *graph, const struct node *node, const char *out_name,

@@ -1,0 +1,22 @@
+// layer_norm: y = (x - mean) / sqrt(var + eps) * gamma + beta over the columns of a row.
+#include "graph/op/op.h"
+#include "graph/row_builder.h"
+
+static enum status infer(struct op_check *check) {
+  enum status status = op_infer_unary(check);
+  if (status == STATUS_OK) status = op_want_weight(check, 1, "gamma", 1, check->in[0]->cols);
+  if (status == STATUS_OK && check->node->n_in > 2) status = op_want_weight(check, 2, "beta", 1, check->in[0]->cols);
+  if (status != STATUS_OK) return status;
+  return check->node->attrs.eps >= 0 ? STATUS_OK : op_refuse(check, "eps is %g, expected >= 0", (double)check->node->attrs.eps);
+}
+
+static void lower(struct row_builder *builder, const struct node *node) {
+  int x = row_builder_value(builder, node->in[0]);
+  int gamma = row_builder_value(builder, node->in[1]);
+  int beta = node->n_in > 2 ? row_builder_value(builder, node->in[2]) : ROW_NO_VALUE;
+  row_builder_define(builder, node->out,
+                     row_builder_emit(builder, RI_LAYER_NORM, x, gamma, beta, 0, node->attrs.eps));
+}
+
+const struct op_def op_def_layer_norm = {
+    .cls = OPC_ROW, .min_in = 2, .max_in = 3, .whole_row = true, .infer = infer, .lower = lower};
