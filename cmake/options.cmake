@@ -4,7 +4,8 @@ target_compile_options(fw_options INTERFACE
   -Wall -Wextra -Werror -Wshadow -Wvla -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes
   -Wwrite-strings -Wundef -Wformat=2 -fno-common -fvisibility=hidden -fno-strict-aliasing)
 target_compile_definitions(fw_options INTERFACE _GNU_SOURCE FUSEWIRE_VERSION="${PROJECT_VERSION}")
-target_include_directories(fw_options INTERFACE "${CMAKE_SOURCE_DIR}/server" "${CMAKE_SOURCE_DIR}")
+# -iquote, not -I: server/limits.h must not shadow the system's <limits.h> (protobuf-c's headers include that).
+target_compile_options(fw_options INTERFACE "SHELL:-iquote ${CMAKE_SOURCE_DIR}/server" "SHELL:-iquote ${CMAKE_SOURCE_DIR}")
 if(FUSEWIRE_SANITIZE)
   target_compile_options(fw_options INTERFACE -fsanitize=${FUSEWIRE_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(fw_options INTERFACE -fsanitize=${FUSEWIRE_SANITIZE})

@@ -1,0 +1,23 @@
+// Is B slower than A, by how much, and how sure is that: paired statistics. Pure.
+#ifndef CLIENT_AB_H
+#define CLIENT_AB_H
+
+#include "base/status.h"
+#include <stdint.h>
+
+#define AB_RESAMPLES 2000
+#define AB_CONFIDENCE 0.95
+
+struct ab_estimate {
+  double ratio;     // geometric mean over pairs of b / a
+  double low, high; // AB_CONFIDENCE interval; NAN with fewer than 2 pairs
+  int64_t n_pairs;  // used: pairs with a value that is not above 0 are left out
+};
+
+// Paired bootstrap: the pairs' log ratios are resampled with replacement AB_RESAMPLES times; the interval is between
+// percentiles of the resampled means. Deterministic for a seed. Pairs must be measured apart from one another (slices
+// with a drained server between them); then they are as good as independent. STATUS_RESOURCE_EXHAUSTED: no memory.
+MUST_USE enum status ab_ratio(const double *a, const double *b, int64_t n, uint64_t seed,
+                              struct ab_estimate *out);
+
+#endif
