@@ -1,0 +1,61 @@
+// Matrix products y = epilogue(x W^T) on the CPU: weights packed once, code for every row count made once.
+//
+// N is cut into slices, one for each thread of a team, so that a few rows can be worked on by all threads at once and
+// many rows by each thread alone (slice after slice); either way a team reads each weight once. Two implementations
+// stand behind one interface: the library (onednn.c) and our own kernels (simd/product_ops.c, amx.c), chosen by what
+// was measured for the dtype and the processor.
+#ifndef KERNELS_CPU_PRODUCT_H
+#define KERNELS_CPU_PRODUCT_H
+
+#include "kernels/cpu/features.h"
+
+#define PRODUCT_ROWS 64 // most rows of one call
+
+enum product_kind {
+  PRODUCT_AUTO,    // what measured best
+  PRODUCT_LIBRARY, // oneDNN
+  PRODUCT_OWN,     // our own kernel; AUTO and LIBRARY never fail for want of one
+  PRODUCT_KINDS
+};
+const char *product_kind_name(enum product_kind kind);
+
+struct product_spec {
+  struct linear_problem problem;
+  int64_t x_stride, y_stride; // elements; of every call
+  int32_t n_slices;           // wanted; narrow products get fewer
+  int n_threads;              // most threads that call product_run at the same time
+  enum product_kind kind;
+  const struct cpu_features *features;
+  const struct cpu_ops *ops;
+};
+
+struct product; // opaque; read-only after creation but for memory of its own per thread
+
+// Rows [first, first + rows) of W as problem.w_dtype, [rows, k] contiguous, into `out`. False: stop, memory is out.
+typedef bool (*product_read_rows)(void *arg, int32_t first, int32_t rows, void *out);
+
+// NULL when memory is out or the library refuses; `why` (static text) says which. Load time.
+struct product *product_create(const struct product_spec *spec, product_read_rows read, void *arg, const char **why);
+void product_destroy(struct product *product);
+int32_t product_slices(const struct product *product);
+enum product_kind product_kind_of(const struct product *product);
+int64_t product_bytes(const struct product *product); // of packed weights
+size_t product_workspace_bytes(const struct product *product); // per thread, for one call
+
+struct product_run {
+  int thread;           // of the team, < n_threads
+  int32_t slice;        // columns to compute
+  int32_t rows;         // 1 .. PRODUCT_ROWS
+  const void *x;        // row 0
+  void *y;              // row 0, column 0 of the whole y
+  // By position in problem.epilogue: EPI_BIAS [n]; EPI_ADD, EPI_MUL row 0, column 0.
+  const struct view *operands;
+  void *workspace;      // product_workspace_bytes, 64-byte aligned
+};
+// False: the library failed, which is our bug or a lack of memory inside it. Never allocates by itself.
+bool product_run(const struct product *product, const struct product_run *run);
+
+// Once in every thread that runs or creates products: the library's own threads are switched off for it.
+void product_thread_init(void);
+
+#endif

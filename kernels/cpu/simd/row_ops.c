@@ -1,0 +1,267 @@
+// The interpreter of row programs, compiled once for each instruction set. See kernels/cpu/row.h.
+#include "kernels/cpu/row.h"
+#include "kernels/cpu/simd/convert.h"
+#include "kernels/cpu/simd/lines.h"
+#include "kernels/cpu/simd/table.h"
+
+#include <math.h>
+
+struct reg {
+  float *data;
+  int64_t stride; // between rows; 0 for SHAPE_COL
+  enum row_shape shape;
+};
+
+struct block {
+  const struct row_kernel *kernel;
+  const struct row_call *call;
+  int64_t row;         // first row of the block, counted from call->row0
+  int32_t rows, cols;  // of the block
+  int32_t col;         // first column
+  struct reg regs[ROW_MAX_REGS];
+};
+
+static float *slot_of(const struct block *b, int reg) {
+  size_t floats = (size_t)b->kernel->block_rows * (size_t)((b->kernel->block_cols + 15) & ~15);
+  return b->call->scratch + (size_t)reg * floats;
+}
+
+// Register `in->dst` with memory for its result: its slot of the scratch, or the output that takes it directly.
+static struct reg destination(const struct block *b, int index) {
+  const struct row_inst *in = &b->kernel->program.insts[index];
+  enum row_shape shape = b->kernel->shape[index];
+  uint8_t out = b->kernel->direct[index];
+  if (out != ROW_NONE) {
+    const struct view *v = &b->call->outputs[out];
+    return (struct reg){(float *)v->data + b->row * v->stride + b->col, v->stride, shape};
+  }
+  return (struct reg){slot_of(b, in->dst), shape == SHAPE_FULL ? (b->cols + 15) & ~15 : shape == SHAPE_ROW ? 1 : 0, shape};
+}
+
+// ---- loads and stores ----
+static const char *view_at(const struct view *v, int64_t row, int64_t col) {
+  return (const char *)v->data + (row * v->stride + col) * (int64_t)dtype_bytes(v->dtype);
+}
+
+static int64_t gather_index(const struct block *b, const struct row_input *input, int64_t row) {
+  if (input->index_operand == ROW_NONE) return b->call->geometry->positions[b->call->row0 + row];
+  const struct view *v = &b->call->inputs[input->index_operand];
+  const char *at = view_at(v, row, 0);
+  return v->dtype == DTYPE_I64 ? *(const int64_t *)at : *(const int32_t *)at;
+}
+
+static void load_gather(const struct block *b, const struct row_input *input, const struct view *v, struct reg dst,
+                        int64_t table_rows) {
+  for (int32_t r = 0; r < b->rows; r++) {
+    int64_t index = gather_index(b, input, b->row + r);
+    float *out = dst.data + r * dst.stride;
+    if (index < 0 || index >= table_rows) memset(out, 0, (size_t)b->cols * sizeof *out);
+    else load_floats(out, view_at(v, index, b->col), v->dtype, b->cols);
+  }
+}
+
+static void pool_row(const struct block *b, const struct view *v, enum row_input_class cls, int64_t seq, float *out,
+                     float *line) {
+  const int32_t *cu = b->call->geometry->cu_seqlens;
+  int32_t first = cu[seq], last = cu[seq + 1], n = b->cols;
+  if (first == last) {
+    memset(out, 0, (size_t)n * sizeof *out);
+    return;
+  }
+  load_floats(out, view_at(v, first, b->col), v->dtype, n);
+  if (cls == IN_POOL_CLS) return;
+  for (int32_t t = first + 1; t < last; t++) {
+    const float *x = (const float *)view_at(v, t, b->col);
+    if (v->dtype != DTYPE_F32) load_floats(line, x, v->dtype, n), x = line;
+    if (cls == IN_POOL_MEAN) add_floats(out, x, n);
+    else max_floats(out, x, n);
+  }
+  if (cls == IN_POOL_MEAN) scale_floats(out, 1.0f / (float)(last - first), n);
+}
+
+static void load_per_row(const struct block *b, const struct view *v, bool scalar, float *out) {
+  for (int32_t r = 0; r < b->rows; r++) load_floats(&out[r], view_at(v, scalar ? 0 : b->row + r, 0), v->dtype, 1);
+}
+
+static struct reg run_load(struct block *b, int index) {
+  const struct row_inst *in = &b->kernel->program.insts[index];
+  const struct row_input *input = &b->kernel->program.inputs[in->a];
+  const struct view *v = &b->call->inputs[in->a];
+  struct reg dst = destination(b, index);
+  bool borrow = b->kernel->borrow[in->a] && v->dtype == DTYPE_F32 && b->kernel->direct[index] == ROW_NONE;
+  switch (input->cls) {
+  case IN_FULL:
+    if (borrow) return (struct reg){(float *)view_at(v, b->row, b->col), v->stride, SHAPE_FULL};
+    for (int32_t r = 0; r < b->rows; r++)
+      load_floats(dst.data + r * dst.stride, view_at(v, b->row + r, b->col), v->dtype, b->cols);
+    return dst;
+  case IN_PER_COL:
+    if (borrow) return (struct reg){(float *)view_at(v, 0, b->col), 0, SHAPE_COL};
+    load_floats(dst.data, view_at(v, 0, b->col), v->dtype, b->cols);
+    return dst;
+  case IN_PER_ROW:
+  case IN_SCALAR:
+    load_per_row(b, v, input->cls == IN_SCALAR, dst.data);
+    return dst;
+  case IN_GATHER:
+    load_gather(b, input, v, dst, b->call->table_rows[in->a]);
+    return dst;
+  default:
+    for (int32_t r = 0; r < b->rows; r++)
+      pool_row(b, v, input->cls, b->call->row0 + b->row + r, dst.data + r * dst.stride,
+               slot_of(b, b->kernel->program.n_regs));
+    return dst;
+  }
+}
+
+static void run_store(const struct block *b, const struct row_inst *in) {
+  const struct view *v = &b->call->outputs[in->dst];
+  struct reg src = b->regs[in->a];
+  bool scalar = b->kernel->program.output_is_scalar[in->dst];
+  for (int32_t r = 0; r < b->rows; r++) {
+    char *out = (char *)view_at(v, b->row + r, scalar ? 0 : b->col);
+    if (scalar) store_floats(out, v->dtype, &src.data[r], 1);
+    else if (src.shape == SHAPE_ROW) store_repeated(out, v->dtype, src.data[r], b->cols);
+    else store_floats(out, v->dtype, src.data + r * src.stride, b->cols);
+  }
+}
+
+// ---- element-wise ----
+INLINE vf apply2(uint8_t op, vf x, vf y) {
+  switch (op) {
+  case RI_ADD: return x + y;
+  case RI_SUB: return x - y;
+  case RI_MUL: return x * y;
+  case RI_DIV: return x / y;
+  default: return vf_max(x, y);
+  }
+}
+
+// One row of n: operands that are one value are given by `xs`, `ys` and a NULL pointer.
+INLINE void binary_row(uint8_t op, float *d, const float *x, float xs, const float *y, float ys, int32_t n) {
+  int32_t c = 0;
+  vf xv = vf_set(xs), yv = vf_set(ys);
+  for (; c + VL <= n; c += VL) vf_store(d + c, apply2(op, x ? vf_load(x + c) : xv, y ? vf_load(y + c) : yv));
+  if (c < n)
+    vf_store_n(d + c, apply2(op, x ? vf_load_n(x + c, n - c) : xv, y ? vf_load_n(y + c, n - c) : yv), n - c);
+}
+
+INLINE void binary_rows(uint8_t op, struct reg d, struct reg x, struct reg y, int32_t rows, int32_t n) {
+  if (d.shape == SHAPE_ROW) {
+    binary_row(op, d.data, x.data, 0, y.data, 0, rows);
+    return;
+  }
+  for (int32_t r = 0; r < rows; r++) {
+    float *out = d.data + r * d.stride;
+    const float *px = x.data + r * x.stride, *py = y.data + r * y.stride;
+    if (x.shape != SHAPE_ROW && y.shape != SHAPE_ROW) binary_row(op, out, px, 0, py, 0, n);
+    else if (y.shape == SHAPE_ROW) binary_row(op, out, px, 0, NULL, y.data[r], n);
+    else binary_row(op, out, NULL, x.data[r], py, 0, n);
+  }
+}
+
+static void run_binary(const struct block *b, uint8_t op, struct reg d, struct reg x, struct reg y) {
+  switch (op) {
+  case RI_ADD: binary_rows(RI_ADD, d, x, y, b->rows, b->cols); break;
+  case RI_SUB: binary_rows(RI_SUB, d, x, y, b->rows, b->cols); break;
+  case RI_MUL: binary_rows(RI_MUL, d, x, y, b->rows, b->cols); break;
+  case RI_DIV: binary_rows(RI_DIV, d, x, y, b->rows, b->cols); break;
+  default: binary_rows(RI_MAX, d, x, y, b->rows, b->cols); break;
+  }
+}
+
+static void run_unary(const struct block *b, const struct row_inst *in, struct reg d, struct reg x) {
+  int32_t rows = d.shape == SHAPE_ROW ? 1 : b->rows, n = d.shape == SHAPE_ROW ? b->rows : b->cols;
+  for (int32_t r = 0; r < rows; r++) {
+    float *out = d.data + r * d.stride;
+    const float *src = x.data + r * x.stride;
+    if (in->op == RI_ACT) activate_floats((enum activation)in->aux, src, out, n);
+    else if (in->op == RI_CAST) round_floats((enum dtype)in->aux, src, out, n);
+    else if (in->op == RI_SCALE) binary_row(RI_MUL, out, src, 0, NULL, in->imm, n);
+    else binary_row(RI_ADD, out, src, 0, NULL, in->imm, n);
+  }
+}
+
+// ---- reductions and whole-row functions ----
+static float row_reduce(uint8_t op, const float *x, int32_t n) {
+  if (op == RI_MAX_ROW) return max_of(x, n);
+  float sum = sum_of(x, n);
+  return op == RI_MEAN ? sum / (float)n : sum;
+}
+
+static void layer_norm_row(float *d, const float *x, const float *gamma, const float *beta, int32_t n, float eps) {
+  // A first mean, then mean and square of the differences from it: the first mean's own rounding (large when the
+  // values are far from zero) is corrected by the second.
+  float first = sum_of(x, n) / (float)n;
+  float sum, square;
+  centred_sums(x, n, first, &sum, &square);
+  float shift = sum / (float)n;
+  float variance = square / (float)n - shift * shift;
+  float scale = 1.0f / sqrtf((variance > 0 || variance != variance ? variance : 0) + eps);
+  normalise_floats(d, x, gamma, beta, n, first, shift, scale);
+}
+
+static void rms_norm_row(float *d, const float *x, const float *gamma, int32_t n, float eps) {
+  float scale = 1.0f / sqrtf(square_sum_of(x, n) / (float)n + eps);
+  if (gamma) scale_mul_floats(d, x, gamma, scale, n);
+  else binary_row(RI_MUL, d, x, 0, NULL, scale, n);
+}
+
+static void normalize_row(float *d, const float *x, int32_t n, float eps) {
+  float norm = sqrtf(square_sum_of(x, n));
+  binary_row(RI_DIV, d, x, 0, NULL, norm > eps || norm != norm ? norm : eps, n);
+}
+
+static void run_whole_row(const struct block *b, const struct row_inst *in, struct reg d, struct reg x) {
+  // Rows of one column may be kept as row scalars.
+  int64_t xs = x.shape == SHAPE_ROW ? 1 : x.stride, ds = d.shape == SHAPE_ROW ? 1 : d.stride;
+  bool has_b = in->op <= RI_RMS_NORM && in->op >= RI_LAYER_NORM && in->b != ROW_NONE;
+  bool has_c = in->op == RI_LAYER_NORM && in->c != ROW_NONE;
+  for (int32_t r = 0; r < b->rows; r++) {
+    float *out = d.data + r * ds;
+    const float *src = x.data + r * xs;
+    const float *pb = has_b ? b->regs[in->b].data + r * b->regs[in->b].stride : NULL;
+    const float *pc = has_c ? b->regs[in->c].data + r * b->regs[in->c].stride : NULL;
+    switch (in->op) {
+    case RI_LAYER_NORM: layer_norm_row(out, src, pb, pc, b->cols, in->imm); break;
+    case RI_RMS_NORM: rms_norm_row(out, src, pb, b->cols, in->imm); break;
+    case RI_SOFTMAX: softmax_floats(out, src, b->cols); break;
+    case RI_NORMALIZE: normalize_row(out, src, b->cols, in->imm); break;
+    default: out[0] = row_reduce(in->op, src, b->cols); break;
+    }
+  }
+}
+
+static void run_block(struct block *b) {
+  const struct row_program *p = &b->kernel->program;
+  for (int i = 0; i < p->n_insts; i++) {
+    const struct row_inst *in = &p->insts[i];
+    if (in->op == RI_STORE) {
+      if (!b->kernel->done[i]) run_store(b, in);
+      continue;
+    }
+    if (in->op == RI_LOAD) {
+      b->regs[in->dst] = run_load(b, i);
+      continue;
+    }
+    struct reg d = destination(b, i), x = b->regs[in->a];
+    if (in->op <= RI_MAX) run_binary(b, in->op, d, x, b->regs[in->b]);
+    else if (in->op <= RI_CAST) run_unary(b, in, d, x);
+    else run_whole_row(b, in, d, x);
+    b->regs[in->dst] = d;
+  }
+}
+
+void SIMD_NAME(row_run)(const struct row_kernel *kernel, const struct row_call *call) {
+  struct block b = {.kernel = kernel, .call = call};
+  for (int64_t row = 0; row < call->n_rows; row += kernel->block_rows) {
+    int64_t left = call->n_rows - row;
+    b.row = row;
+    b.rows = left < kernel->block_rows ? (int32_t)left : kernel->block_rows;
+    for (b.col = 0; b.col < kernel->program.cols; b.col += kernel->block_cols) {
+      int32_t cols = kernel->program.cols - b.col;
+      b.cols = cols < kernel->block_cols ? cols : kernel->block_cols;
+      run_block(&b);
+    }
+  }
+}

@@ -1,0 +1,52 @@
+// out[c][j] = src[j][c] for j < rows, c < cols.
+#ifndef KERNELS_CPU_SIMD_TRANSPOSE_H
+#define KERNELS_CPU_SIMD_TRANSPOSE_H
+
+#include "kernels/cpu/simd/simd.h"
+
+#if defined(__AVX512F__)
+// 16 rows of 16 floats, in registers: pairs of lanes, then pairs of pairs, then 128-bit lanes twice.
+INLINE void transpose16(float *out, int64_t out_stride, const float *src, int64_t stride) {
+  __m512 a[16], b[16];
+  for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(src + i * stride);
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xee);
+    a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; i++) {
+    b[i] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88);
+    b[i + 4] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
+    b[i + 8] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
+    b[i + 12] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
+  }
+  for (int i = 0; i < 4; i++) {
+    _mm512_storeu_ps(out + i * out_stride, _mm512_shuffle_f32x4(b[i], b[i + 8], 0x88));
+    _mm512_storeu_ps(out + (i + 4) * out_stride, _mm512_shuffle_f32x4(b[i + 4], b[i + 12], 0x88));
+    _mm512_storeu_ps(out + (i + 8) * out_stride, _mm512_shuffle_f32x4(b[i], b[i + 8], 0xdd));
+    _mm512_storeu_ps(out + (i + 12) * out_stride, _mm512_shuffle_f32x4(b[i + 4], b[i + 12], 0xdd));
+  }
+}
+#endif
+
+static inline void transpose_floats(float *out, int64_t out_stride, const float *src, int64_t stride, int32_t rows,
+                                    int32_t cols) {
+  int32_t j = 0;
+#if defined(__AVX512F__)
+  for (; j + 16 <= rows; j += 16) {
+    int32_t c = 0;
+    for (; c + 16 <= cols; c += 16) transpose16(out + c * out_stride + j, out_stride, src + j * stride + c, stride);
+    for (; c < cols; c++)
+      for (int32_t i = j; i < j + 16; i++) out[c * out_stride + i] = src[i * stride + c];
+  }
+#endif
+  for (; j < rows; j++)
+    for (int32_t c = 0; c < cols; c++) out[c * out_stride + j] = src[j * stride + c];
+}
+
+#endif

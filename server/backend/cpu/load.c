@@ -1,0 +1,246 @@
+// Binding a plan: weights converted and packed, kernels prepared, scratch memory for every thread.
+#include "backend/cpu/cpu_device.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- weights ----
+static float read_stored(const struct weight *w, int64_t index) {
+  const char *at = (const char *)w->data + index * (int64_t)dtype_bytes(w->stored_dtype);
+  uint16_t half;
+  float value;
+  if (w->stored_dtype == DTYPE_F32) {
+    memcpy(&value, at, sizeof value);
+    return value;
+  }
+  memcpy(&half, at, sizeof half);
+  return w->stored_dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
+}
+
+// Elements [first, first + n) of a stored weight as `dtype`.
+static void convert_weight(const struct weight *w, int64_t first, int64_t n, enum dtype dtype, void *out) {
+  if (w->stored_dtype == dtype) {
+    memcpy(out, (const char *)w->data + first * (int64_t)dtype_bytes(dtype), (size_t)n * dtype_bytes(dtype));
+    return;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    float value = read_stored(w, first + i);
+    if (dtype == DTYPE_F32) ((float *)out)[i] = value;
+    else ((uint16_t *)out)[i] = dtype == DTYPE_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
+  }
+}
+
+struct weight_source {
+  const struct weight_table *table;
+  const struct operand *operand;
+};
+
+// product_read_rows: rows of the parts one after another.
+static bool read_weight_rows(void *arg, int32_t first, int32_t rows, void *out) {
+  const struct weight_source *source = arg;
+  const struct operand *operand = source->operand;
+  int32_t base = 0;
+  char *to = out;
+  for (int part = 0; part < operand->n_parts; part++) {
+    const struct weight *w = &source->table->weights[operand->weight[part]];
+    int32_t begin = first > base ? first - base : 0, end = first + rows - base;
+    if (end > w->rows) end = w->rows;
+    if (begin < end) {
+      int64_t n = (int64_t)(end - begin) * w->cols;
+      convert_weight(w, (int64_t)begin * w->cols, n, operand->dtype, to);
+      to += (size_t)n * dtype_bytes(operand->dtype);
+    }
+    base += w->rows;
+  }
+  return true;
+}
+
+// A weight operand other than a product's matrix: where the file has it when that will do, else converted.
+static enum status bind_weight(struct bound_step *b, int in, const struct weight_table *table, struct error *err) {
+  const struct operand *operand = &b->step->in[in];
+  size_t element = dtype_bytes(operand->dtype);
+  int64_t elements = 0;
+  for (int part = 0; part < operand->n_parts; part++) {
+    const struct weight *w = &table->weights[operand->weight[part]];
+    elements += (int64_t)w->rows * w->cols;
+    b->weight_rows[in] += w->rows;
+  }
+  const struct weight *only = &table->weights[operand->weight[0]];
+  if (operand->n_parts == 1 && only->stored_dtype == operand->dtype && (uintptr_t)only->data % element == 0) {
+    b->weights[in] = (void *)(uintptr_t)only->data;
+    return STATUS_OK;
+  }
+  char *out = malloc((size_t)elements * element);
+  if (!out) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for weight %s", only->name);
+  b->weights[in] = out;
+  b->owned[in] = true;
+  for (int part = 0; part < operand->n_parts; part++) {
+    const struct weight *w = &table->weights[operand->weight[part]];
+    convert_weight(w, 0, (int64_t)w->rows * w->cols, operand->dtype, out);
+    out += (size_t)w->rows * (size_t)w->cols * element;
+  }
+  return STATUS_OK;
+}
+
+// ---- steps ----
+static bool ranges_overlap(const struct operand *a, const struct operand *b, const struct plan *plan) {
+  if (a->place != b->place || (a->place != PLACE_ARENA && a->place != PLACE_TILE)) return false;
+  int64_t rows = a->rows == ROWS_SEQS && b->rows == ROWS_SEQS ? plan->limits.max_seqs : plan->limits.max_tokens;
+  int64_t a_end = a->offset_bytes + rows * a->stride * (int64_t)dtype_bytes(a->dtype);
+  int64_t b_end = b->offset_bytes + rows * b->stride * (int64_t)dtype_bytes(b->dtype);
+  return a->offset_bytes < b_end && b->offset_bytes < a_end;
+}
+
+// Whether borrowing inputs would be unsafe: an output may lie over an input. Strided neighbours in one wider buffer
+// count as overlapping, which costs a copy in cache and nothing else.
+static bool step_overlaps(const struct step *step, const struct plan *plan) {
+  for (int i = 0; i < step->n_in; i++)
+    for (int o = 0; o < step->n_out; o++)
+      if (ranges_overlap(&step->in[i], &step->out[o], plan)) return true;
+  return false;
+}
+
+static enum status bind_row(struct bound_step *b, const struct plan *plan, struct error *err) {
+  b->row = calloc(1, sizeof *b->row);
+  if (!b->row) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for step %s", b->step->label);
+  if (!row_prepare(b->row, &b->step->row, step_overlaps(b->step, plan)))
+    return error_set(err, STATUS_INTERNAL, "step %s: the row program is not well formed", b->step->label);
+  return STATUS_OK;
+}
+
+static enum status bind_linear(struct device *device, struct bound_step *b, const struct weight_table *table,
+                               struct error *err) {
+  const struct step *step = b->step;
+  struct weight_source source = {table, &step->in[1]};
+  struct product_spec spec = {.problem = step->linear,
+                              .x_stride = step->in[0].stride,
+                              .y_stride = step->out[0].stride,
+                              .n_slices = team_size(device->team),
+                              .n_threads = team_size(device->team),
+                              .kind = device->product_kind,
+                              .features = &device->features,
+                              .ops = device->ops};
+  spec.problem.w_dtype = step->in[1].dtype;
+  const char *why = "";
+  b->product = product_create(&spec, read_weight_rows, &source, &why);
+  if (!b->product)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "step %s (n %d, k %d): %s", step->label, step->linear.n,
+                     step->linear.k, why);
+  return STATUS_OK;
+}
+
+static enum status bind_step(struct bound_plan *bound, int32_t index, const struct weight_table *table,
+                             struct error *err) {
+  struct bound_step *b = &bound->steps[index];
+  b->step = &bound->plan->steps[index];
+  for (int i = 0; i < b->step->n_in; i++) {
+    if (b->step->in[i].place != PLACE_WEIGHT || (b->step->kind == STEP_LINEAR && i == 1)) continue;
+    enum status status = bind_weight(b, i, table, err);
+    if (status != STATUS_OK) return status;
+  }
+  if (b->step->kind == STEP_ROW) return bind_row(b, bound->plan, err);
+  if (b->step->kind == STEP_LINEAR) return bind_linear(bound->device, b, table, err);
+  return STATUS_OK;
+}
+
+static bool is_row_local(const struct step *step) {
+  return step->kind == STEP_ROW || step->kind == STEP_LINEAR;
+}
+
+static void find_segments(struct bound_plan *bound) {
+  const struct plan *plan = bound->plan;
+  for (int32_t i = 0; i < plan->n_steps; i++) {
+    const struct step *step = &plan->steps[i];
+    struct segment *last = bound->n_segments ? &bound->segments[bound->n_segments - 1] : NULL;
+    const struct step *before = i ? &plan->steps[i - 1] : NULL;
+    if (last && is_row_local(step) && is_row_local(before) && step->chain == before->chain) {
+      FW_ASSERT(step->rows == before->rows);
+      last->count++;
+      last->needed_by |= step->needed_by;
+      continue;
+    }
+    bound->segments[bound->n_segments++] =
+        (struct segment){.first = i, .count = 1, .row_local = is_row_local(step), .needed_by = step->needed_by};
+  }
+}
+
+// ---- memory of threads ----
+static void *take_aligned(size_t bytes) {
+  return aligned_alloc(64, (bytes + 64) & ~(size_t)63);
+}
+
+static enum status make_threads(struct bound_plan *bound, struct error *err) {
+  size_t kernel = 0, product = 0;
+  for (int32_t i = 0; i < bound->plan->n_steps; i++) {
+    const struct bound_step *b = &bound->steps[i];
+    size_t k = b->row ? row_scratch_bytes(b->row)
+                      : b->step->kind >= STEP_ATTENTION ? attention_scratch_bytes(&b->step->attention) : 0;
+    size_t p = b->product ? product_workspace_bytes(b->product) : 0;
+    if (k > kernel) kernel = k;
+    if (p > product) product = p;
+  }
+  int n = team_size(bound->device->team);
+  bound->threads = calloc((size_t)n, sizeof *bound->threads);
+  for (int t = 0; bound->threads && t < n; t++) {
+    struct thread_space *space = &bound->threads[t];
+    space->tile = take_aligned((size_t)bound->plan->tile_bytes);
+    space->kernel = take_aligned(kernel);
+    space->product = take_aligned(product);
+    space->step_ns = calloc((size_t)bound->plan->n_steps + 1, sizeof *space->step_ns);
+    if (!space->tile || !space->kernel || !space->product || !space->step_ns) goto none;
+  }
+  if (bound->threads) return STATUS_OK;
+none:
+  return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the scratch of %d threads", n);
+}
+
+enum status cpu_load(struct device *device, const struct plan *plan, const struct weight_table *weights,
+                     struct bound_plan **out, struct error *err) {
+  enum status status = STATUS_OK;
+  product_thread_init();
+  struct bound_plan *bound = calloc(1, sizeof *bound);
+  if (!bound) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a plan");
+  size_t n = (size_t)plan->n_steps + 1;
+  bound->device = device;
+  bound->plan = plan;
+  bound->steps = calloc(n, sizeof *bound->steps);
+  bound->segments = calloc(n, sizeof *bound->segments);
+  bound->states = take_aligned(n * sizeof *bound->states);
+  if (!bound->steps || !bound->segments || !bound->states) {
+    status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a plan of %d steps", plan->n_steps);
+    goto out;
+  }
+  for (int32_t i = 0; i < plan->n_steps; i++) {
+    status = bind_step(bound, i, weights, err);
+    if (status != STATUS_OK) goto out;
+  }
+  find_segments(bound);
+  status = make_threads(bound, err);
+out:
+  if (status == STATUS_OK) *out = bound;
+  else cpu_unload(device, bound);
+  return status;
+}
+
+void cpu_unload(struct device *device, struct bound_plan *bound) {
+  if (!bound) return;
+  for (int32_t i = 0; bound->steps && i < bound->plan->n_steps; i++) {
+    struct bound_step *b = &bound->steps[i];
+    for (int in = 0; in < STEP_MAX_IN; in++)
+      if (b->owned[in]) free(b->weights[in]);
+    product_destroy(b->product);
+    free(b->row);
+  }
+  for (int t = 0; bound->threads && t < team_size(device->team); t++) {
+    free(bound->threads[t].tile);
+    free(bound->threads[t].kernel);
+    free(bound->threads[t].product);
+    free(bound->threads[t].step_ns);
+  }
+  free(bound->threads);
+  free(bound->states);
+  free(bound->segments);
+  free(bound->steps);
+  free(bound);
+}

@@ -1,0 +1,250 @@
+// Execution of a bound plan by the whole team: every thread walks the segments, and takes its part of each.
+//
+// A segment of row-local steps runs in one of two ways. Many rows: each thread takes tiles of rows through all steps of
+// the segment, with intermediates in its own tile scratch and no barrier. Few rows (one tile): every step is split over
+// the threads (a product by columns, a row program by rows) with a barrier between steps. Attention steps are pieces of
+// (sequence, head, queries). Pieces are handed out by a counter, so a thread that was interrupted delays nobody.
+#include "backend/cpu/cpu_device.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+struct execution {
+  struct lane *lane;
+  const struct bound_plan *bound;
+  const struct batch_geometry *geometry;
+  uint8_t outputs;
+  _Atomic bool failed;
+};
+
+struct worker {
+  struct execution *e;
+  int index, n;
+  struct thread_space *space;
+  char *tile;        // tile scratch in use: its own, or the shared one
+  int64_t tile_row;  // first row of the tile
+};
+
+static int64_t rows_of(const struct execution *e, enum row_kind rows) {
+  return rows == ROWS_SEQS ? e->geometry->n_seqs : e->geometry->n_tokens;
+}
+
+// A view whose data is row `row` of the operand.
+static struct view operand_view(const struct worker *w, const struct bound_step *b, const struct operand *operand,
+                                int in, int64_t row) {
+  struct view v = {.stride = operand->stride, .cols = operand->cols, .dtype = operand->dtype};
+  int64_t row_bytes = operand->stride * (int64_t)dtype_bytes(operand->dtype);
+  switch (operand->place) {
+  case PLACE_ARENA: v.data = w->e->lane->arena + operand->offset_bytes + row * row_bytes; break;
+  case PLACE_TILE: v.data = w->tile + operand->offset_bytes + (row - w->tile_row) * row_bytes; break;
+  case PLACE_WEIGHT: v.data = b->weights[in], v.stride = operand->cols; break;
+  case PLACE_POSITIONS: v.data = (void *)(uintptr_t)(w->e->geometry->positions + row), v.stride = 1; break;
+  default: break;
+  }
+  return v;
+}
+
+static bool starts_at_zero(enum row_input_class cls) {
+  return cls != IN_FULL && cls != IN_PER_ROW;
+}
+
+static void run_row_step(const struct worker *w, const struct bound_step *b, int64_t row, int64_t n_rows) {
+  const struct step *step = b->step;
+  struct view inputs[STEP_MAX_IN], outputs[STEP_MAX_OUT];
+  for (int i = 0; i < step->n_in; i++) {
+    bool whole = i < step->row.n_inputs && starts_at_zero(step->row.inputs[i].cls);
+    inputs[i] = operand_view(w, b, &step->in[i], i, whole ? 0 : row);
+  }
+  for (int i = 0; i < step->n_out; i++) outputs[i] = operand_view(w, b, &step->out[i], -1, row);
+  struct row_call call = {.inputs = inputs,
+                          .outputs = outputs,
+                          .table_rows = b->weight_rows,
+                          .row0 = row,
+                          .n_rows = n_rows,
+                          .geometry = w->e->geometry,
+                          .scratch = w->space->kernel};
+  w->e->bound->device->ops->row_run(b->row, &call);
+}
+
+static void run_product(const struct worker *w, const struct bound_step *b, int32_t slice, int64_t row, int64_t n_rows) {
+  const struct step *step = b->step;
+  struct view operands[EPILOGUE_MAX];
+  for (int i = 0; i < step->linear.n_epilogue; i++) {
+    uint8_t kind = step->linear.epilogue[i].kind;
+    if (kind != EPI_BIAS && kind != EPI_ADD && kind != EPI_MUL) continue;
+    int in = step->linear.epilogue[i].operand;
+    operands[i] = operand_view(w, b, &step->in[in], in, row);
+  }
+  struct product_run run = {.thread = w->index,
+                            .slice = slice,
+                            .rows = (int32_t)n_rows,
+                            .x = operand_view(w, b, &step->in[0], 0, row).data,
+                            .y = operand_view(w, b, &step->out[0], -1, row).data,
+                            .operands = operands,
+                            .workspace = w->space->product};
+  if (!product_run(b->product, &run)) atomic_store_explicit(&w->e->failed, true, memory_order_relaxed);
+}
+
+static int64_t timing_start(const struct worker *w) {
+  return w->e->bound->device->timing ? clock_now_ns() : 0;
+}
+
+static void timing_stop(const struct worker *w, int32_t step, int64_t start) {
+  if (start) w->space->step_ns[step] += clock_now_ns() - start;
+}
+
+// All rows of one tile (or of a tile's share) through one step, by one thread.
+static void run_step_alone(const struct worker *w, int32_t index, int64_t row, int64_t n_rows) {
+  const struct bound_step *b = &w->e->bound->steps[index];
+  int64_t start = timing_start(w);
+  if (b->step->kind == STEP_ROW) {
+    run_row_step(w, b, row, n_rows);
+  } else {
+    for (int32_t s = 0; s < product_slices(b->product); s++) run_product(w, b, s, row, n_rows);
+  }
+  timing_stop(w, index, start);
+}
+
+static void run_step_shared(const struct worker *w, int32_t index, int64_t row, int64_t n_rows) {
+  const struct bound_step *b = &w->e->bound->steps[index];
+  int64_t start = timing_start(w);
+  if (b->step->kind == STEP_ROW) {
+    int64_t begin = n_rows * w->index / w->n, end = n_rows * (w->index + 1) / w->n;
+    if (begin < end) run_row_step(w, b, row + begin, end - begin);
+  } else {
+    for (int32_t s = w->index; s < product_slices(b->product); s += w->n) run_product(w, b, s, row, n_rows);
+  }
+  timing_stop(w, index, start);
+}
+
+static bool is_needed(const struct worker *w, int32_t step) {
+  return w->e->bound->plan->steps[step].needed_by & w->e->outputs;
+}
+
+static void run_shared_tile(struct worker *w, const struct segment *segment, int64_t n_rows) {
+  w->tile = w->e->bound->threads[0].tile;
+  w->tile_row = 0;
+  bool first = true;
+  for (int32_t i = segment->first; i < segment->first + segment->count; i++) {
+    if (!is_needed(w, i)) continue;
+    if (!first) team_barrier(w->e->bound->device->team);
+    first = false;
+    run_step_shared(w, i, 0, n_rows);
+  }
+}
+
+static void run_tiles(struct worker *w, const struct segment *segment, struct segment_state *state, int64_t n_rows) {
+  // Tiles of equal height, and as many as the threads can share evenly.
+  int64_t n_tiles = (n_rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
+  n_tiles = (n_tiles + w->n - 1) / w->n * w->n;
+  w->tile = w->space->tile;
+  for (;;) {
+    int64_t t = atomic_fetch_add_explicit(&state->next, 1, memory_order_relaxed);
+    if (t >= n_tiles) return;
+    int64_t begin = n_rows * t / n_tiles, end = n_rows * (t + 1) / n_tiles;
+    if (begin == end) continue;
+    w->tile_row = begin;
+    for (int32_t i = segment->first; i < segment->first + segment->count; i++)
+      if (is_needed(w, i)) run_step_alone(w, i, begin, end - begin);
+  }
+}
+
+// ---- attention ----
+static void attention_piece(const struct worker *w, const struct bound_step *b, int32_t seq, int32_t head,
+                            int32_t first) {
+  const struct step *step = b->step;
+  const struct cpu_ops *ops = w->e->bound->device->ops;
+  const int32_t *cu = w->e->geometry->cu_seqlens;
+  int32_t left = cu[seq + 1] - cu[seq] - first;
+  struct attention_call call = {.problem = &step->attention,
+                                .geometry = w->e->geometry,
+                                .seq = seq,
+                                .head = head,
+                                .first = first,
+                                .count = left < ATTENTION_QUERIES ? left : ATTENTION_QUERIES,
+                                .scratch = w->space->kernel};
+  switch (step->kind) {
+  case STEP_ATTENTION:
+    call.q = operand_view(w, b, &step->in[0], 0, 0);
+    call.k = operand_view(w, b, &step->in[1], 1, 0);
+    call.v = operand_view(w, b, &step->in[2], 2, 0);
+    call.o = operand_view(w, b, &step->out[0], -1, 0);
+    ops->attention_run(&call);
+    break;
+  case STEP_SCORES:
+    call.q = operand_view(w, b, &step->in[0], 0, 0);
+    call.k = operand_view(w, b, &step->in[1], 1, 0);
+    call.scores = operand_view(w, b, &step->out[0], -1, 0).data;
+    ops->scores_run(&call);
+    break;
+  case STEP_CONTEXT:
+    call.scores = operand_view(w, b, &step->in[0], 0, 0).data;
+    call.v = operand_view(w, b, &step->in[1], 1, 0);
+    call.o = operand_view(w, b, &step->out[0], -1, 0);
+    ops->context_run(&call);
+    break;
+  default:
+    call.scores = operand_view(w, b, &step->out[0], -1, 0).data;
+    if (step->kind == STEP_SCORES_SCALE) ops->scale_run(&call);
+    else ops->softmax_run(&call);
+    break;
+  }
+}
+
+static void run_attention(const struct worker *w, int32_t index, struct segment_state *state) {
+  const struct bound_step *b = &w->e->bound->steps[index];
+  const struct batch_geometry *g = w->e->geometry;
+  int64_t start = timing_start(w), base = 0; // base: pieces before sequence `seq`
+  int64_t piece = atomic_fetch_add_explicit(&state->next, 1, memory_order_relaxed);
+  for (int32_t seq = 0; seq < g->n_seqs; seq++) {
+    int32_t length = g->cu_seqlens[seq + 1] - g->cu_seqlens[seq];
+    int32_t tiles = (length + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES;
+    int64_t pieces = (int64_t)tiles * b->step->attention.heads;
+    while (piece < base + pieces) {
+      int64_t at = piece - base;
+      attention_piece(w, b, seq, (int32_t)(at / tiles), (int32_t)(at % tiles) * ATTENTION_QUERIES);
+      piece = atomic_fetch_add_explicit(&state->next, 1, memory_order_relaxed);
+    }
+    base += pieces;
+  }
+  timing_stop(w, index, start);
+}
+
+// ---- the walk ----
+static void run_thread(void *arg, int index) {
+  struct execution *e = arg;
+  const struct bound_plan *bound = e->bound;
+  struct team *team = bound->device->team;
+  struct worker w = {.e = e, .index = index, .n = team_size(team), .space = &bound->threads[index]};
+  if (bound->device->timing) memset(w.space->step_ns, 0, (size_t)bound->plan->n_steps * sizeof(int64_t));
+  bool first = true;
+  for (int32_t i = 0; i < bound->n_segments; i++) {
+    const struct segment *segment = &bound->segments[i];
+    if (!(segment->needed_by & e->outputs)) continue;
+    if (!first) team_barrier(team);
+    first = false;
+    if (!segment->row_local) {
+      run_attention(&w, segment->first, &bound->states[i]);
+      continue;
+    }
+    int64_t n_rows = rows_of(e, bound->plan->steps[segment->first].rows);
+    if (w.n > 1 && n_rows <= PRODUCT_ROWS) run_shared_tile(&w, segment, n_rows);
+    else run_tiles(&w, segment, &bound->states[i], n_rows);
+  }
+}
+
+enum status cpu_run(struct lane *lane, const struct bound_plan *bound, const struct batch_geometry *geometry,
+                    uint8_t outputs) {
+  FW_ASSERT(geometry->n_tokens >= 1 && geometry->n_tokens <= bound->plan->limits.max_tokens);
+  FW_ASSERT(geometry->n_seqs >= 1 && geometry->n_seqs <= bound->plan->limits.max_seqs);
+  FW_ASSERT(bound->plan->arena_bytes <= lane->arena_bytes);
+  int64_t start = clock_now_ns();
+  for (int32_t i = 0; i < bound->n_segments; i++)
+    atomic_store_explicit(&bound->states[i].next, 0, memory_order_relaxed);
+  struct execution e = {.lane = lane, .bound = bound, .geometry = geometry, .outputs = outputs};
+  team_run(bound->device->team, run_thread, &e);
+  lane->times.compute_ns += clock_now_ns() - start;
+  return atomic_load_explicit(&e.failed, memory_order_relaxed) ? STATUS_INTERNAL : STATUS_OK;
+}
