@@ -1,11 +1,12 @@
 // The serving front: loop threads that own connections, the gRPC listener, the admin port, draining.
 //
-// net_open binds both ports, starts the loop threads and serves at once; health is what the callbacks say. Handlers (rpc/call.h)
-// and `reap` run on loop threads. Signals are the caller's: loop threads block all of them, and SIGPIPE is ignored.
+// net_open binds both ports and answers on the admin port at once; net_start starts the loop threads, and only from then on
+// are calls served (connections made earlier wait in the backlog). Handlers (rpc/call.h) and `reap` run on loop threads.
+// Signals are the caller's: the threads started here block all of them, and SIGPIPE is ignored.
 //
 // Life, as main.c walks it:
-//   net_open -> executor_open(loop_wakes[i] = net_loop_wake(net, i)) -> serve -> SIGTERM -> (drain delay: main's sleep)
-//   -> net_drain -> net_join -> executor_stop -> net_close -> executor_close
+//   net_open -> executor_open(loop_wakes[i] = net_loop_wake(net, i)) -> net_start -> serve -> SIGTERM -> (drain delay:
+//   main's sleep) -> net_drain -> net_join -> executor_stop -> net_close -> executor_close
 // net_close calls `reap` once more for each loop, on the caller's thread, so that requests whose clients vanished
 // give their slabs back before the pools go.
 #ifndef NET_NET_H
@@ -40,6 +41,8 @@ struct net_options {
 // INVALID_ARGUMENT: an address that does not parse; UNAVAILABLE: cannot bind; RESOURCE_EXHAUSTED: memory, threads.
 // On failure nothing is left behind and `err` names the address or what was missing.
 MUST_USE enum status net_open(const struct net_options *options, struct net **out, struct error *err);
+// Starts the loop threads. RESOURCE_EXHAUSTED: a thread cannot be started; net_close is still owed.
+MUST_USE enum status net_start(struct net *net, struct error *err);
 int net_port(const struct net *net);       // bound gRPC port
 int net_admin_port(const struct net *net); // bound admin port; 0: none
 struct wake *net_loop_wake(struct net *net, int loop); // signal it after publishing work for `reap`

@@ -14,11 +14,33 @@ struct rpc_limits {
 
 struct rpc;
 
+// ---- for handlers and `reap` ----
+
 // The call that `ref` names, or NULL: answered, reset, expired, or its connection is gone.
 struct call *call_find(struct rpc *rpc, struct call_ref ref);
-
 struct slab_pool *rpc_pool(struct rpc *rpc);
 int rpc_loop_index(const struct rpc *rpc);
 void *rpc_app(const struct rpc *rpc);
+
+// ---- for net/ ----
+
+struct method_table;
+struct rpc_options {
+  int loop;
+  const struct rpc_limits *limits;    // copied
+  const struct method_table *methods; // borrowed
+  void *app;
+  struct budget *total; // limits.total_bytes of the whole process; borrowed
+  void *(*host_alloc)(void *arg, size_t bytes);
+  void (*host_free)(void *arg, void *memory, size_t bytes);
+  void *host_arg;
+  void (*dirty)(void *owner); // connection `owner` (h2_open) has something to send; called often, must be cheap
+};
+MUST_USE enum status rpc_open(const struct rpc_options *options, struct rpc **out, struct error *err);
+void rpc_close(struct rpc *rpc); // every connection must be closed, every slab put back
+// Answer DEADLINE_EXCEEDED to every call whose deadline is at or before `now_ns`.
+void rpc_expire(struct rpc *rpc, int64_t now_ns);
+int64_t rpc_next_deadline_ns(const struct rpc *rpc); // CLOCK_NEVER: none
+size_t rpc_used_bytes(const struct rpc *rpc);        // slabs handed out
 
 #endif

@@ -1,0 +1,216 @@
+#include "rpc/grpc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include <inttypes.h>
+#include <string.h>
+
+bool grpc_content_type_ok(const uint8_t *value, size_t bytes) {
+  static const char want[] = "application/grpc";
+  size_t want_bytes = sizeof want - 1;
+  if (bytes < want_bytes || memcmp(value, want, want_bytes) != 0)
+    return false;
+  return bytes == want_bytes || value[want_bytes] == '+' || value[want_bytes] == ';';
+}
+
+static int64_t timeout_unit_ns(uint8_t unit) {
+  switch (unit) {
+  case 'H':
+    return 3600 * NS_PER_S;
+  case 'M':
+    return 60 * NS_PER_S;
+  case 'S':
+    return NS_PER_S;
+  case 'm':
+    return NS_PER_MS;
+  case 'u':
+    return NS_PER_US;
+  case 'n':
+    return 1;
+  default:
+    return 0;
+  }
+}
+
+// 8 digits of hours are 3.6e20 ns, more than int64 holds: saturate to "never".
+bool grpc_timeout_parse(const uint8_t *value, size_t bytes, int64_t *timeout_ns) {
+  if (bytes < 2 || bytes > 9)
+    return false;
+  int64_t number = 0;
+  for (size_t i = 0; i + 1 < bytes; i++) {
+    if (value[i] < '0' || value[i] > '9')
+      return false;
+    number = number * 10 + (value[i] - '0');
+  }
+  int64_t unit = timeout_unit_ns(value[bytes - 1]);
+  if (unit == 0)
+    return false;
+  if (__builtin_mul_overflow(number, unit, timeout_ns))
+    *timeout_ns = CLOCK_NEVER;
+  return true;
+}
+
+enum grpc_encoding grpc_encoding_parse(const uint8_t *value, size_t bytes) {
+  return bytes == 0 || (bytes == 8 && memcmp(value, "identity", 8) == 0) ? GRPC_IDENTITY : GRPC_UNSUPPORTED;
+}
+
+void grpc_prefix_write(uint8_t out[GRPC_PREFIX_BYTES], uint32_t message_bytes) {
+  out[0] = 0;
+  out[1] = (uint8_t)(message_bytes >> 24);
+  out[2] = (uint8_t)(message_bytes >> 16);
+  out[3] = (uint8_t)(message_bytes >> 8);
+  out[4] = (uint8_t)message_bytes;
+}
+
+// ---- grpc-message ----
+
+// Length of the well-formed UTF-8 character at `text`, or 0. NUL-terminated, so that a cut character ends at the NUL.
+static size_t utf8_char_bytes(const uint8_t *text) {
+  uint8_t first = text[0];
+  if (first < 0x80)
+    return 1;
+  size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4)
+    return 0;
+  for (size_t i = 1; i < bytes; i++)
+    if ((text[i] & 0xC0) != 0x80)
+      return 0;
+  bool overlong = (first == 0xE0 && text[1] < 0xA0) || (first == 0xF0 && text[1] < 0x90);
+  bool outside = (first == 0xED && text[1] > 0x9F) || (first == 0xF4 && text[1] > 0x8F); // surrogates, > U+10FFFF
+  return overlong || outside ? 0 : bytes;
+}
+
+static size_t encode_byte(uint8_t byte, uint8_t *out) {
+  static const char hex[] = "0123456789ABCDEF";
+  if (byte >= 0x20 && byte <= 0x7E && byte != '%') {
+    out[0] = byte;
+    return 1;
+  }
+  out[0] = '%';
+  out[1] = (uint8_t)hex[byte >> 4];
+  out[2] = (uint8_t)hex[byte & 15];
+  return 3;
+}
+
+size_t grpc_message_encode(const char *text, uint8_t out[GRPC_MESSAGE_ENCODED_BYTES]) {
+  static const uint8_t replacement[] = {0xEF, 0xBF, 0xBD};
+  const uint8_t *at = (const uint8_t *)text;
+  size_t n = 0, taken = 0;
+  while (*at) {
+    size_t bytes = utf8_char_bytes(at);
+    const uint8_t *from = bytes ? at : replacement;
+    size_t from_bytes = bytes ? bytes : sizeof replacement;
+    if (taken + from_bytes > GRPC_MESSAGE_MAX_BYTES)
+      break;
+    for (size_t i = 0; i < from_bytes; i++)
+      n += encode_byte(from[i], out + n);
+    taken += from_bytes;
+    at += bytes ? bytes : 1;
+  }
+  return n;
+}
+
+// ---- messages ----
+
+static enum status check_flag(uint8_t flag, enum grpc_encoding encoding, struct error *err) {
+  if (flag == 0)
+    return STATUS_OK;
+  if (flag != 1)
+    return error_set(err, STATUS_INTERNAL, "message flag byte is %u, expected 0", flag);
+  if (encoding == GRPC_UNSUPPORTED)
+    return error_set(err, STATUS_UNIMPLEMENTED, "message is compressed; only grpc-encoding identity is accepted");
+  return error_set(err, STATUS_INTERNAL, "message is marked compressed, but grpc-encoding names no compression");
+}
+
+// The prefix is complete: check it, count the declared length, take the first slab.
+static enum status framer_start(struct grpc_framer *framer, struct grpc_room *room, enum grpc_encoding encoding,
+                                struct error *err) {
+  const uint8_t *p = framer->prefix;
+  framer->declared = (uint32_t)p[1] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 8 | p[4];
+  enum status status = check_flag(p[0], encoding, err);
+  if (status != STATUS_OK)
+    return status;
+  if (framer->declared > room->max_message_bytes)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                     "message of %" PRIu32 " bytes is larger than limits.message_bytes (%" PRId64 ")", framer->declared,
+                     room->max_message_bytes);
+  if (framer->declared > room->connection_bytes - room->held_bytes)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                     "message of %" PRIu32 " bytes beside %" PRId64
+                     " held for this connection is more than limits.connection_bytes (%" PRId64 ")",
+                     framer->declared, room->held_bytes, room->connection_bytes);
+  size_t first = framer->declared < GRPC_FIRST_SLAB_BYTES ? framer->declared : GRPC_FIRST_SLAB_BYTES;
+  framer->slab = slab_get(room->pool, first > 0 ? first : 1);
+  if (!framer->slab)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no room for a message of %" PRIu32 " bytes: limits.total_bytes is used up",
+                     framer->declared);
+  framer->counted = framer->declared;
+  room->held_bytes += framer->counted;
+  return STATUS_OK;
+}
+
+// Grows eightfold, so that little is copied twice, up to the declared length.
+static enum status framer_grow(struct grpc_framer *framer, struct grpc_room *room, size_t needed, struct error *err) {
+  size_t capacity = framer->slab->capacity_bytes;
+  while (capacity < needed)
+    capacity *= 8;
+  if (capacity > framer->declared)
+    capacity = framer->declared;
+  struct slab *larger = slab_get(room->pool, capacity);
+  if (!larger)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                     "no room for a message of %" PRIu32 " bytes: limits.total_bytes is used up", framer->declared);
+  memcpy(larger->data, framer->slab->data, framer->filled);
+  slab_put(room->pool, framer->slab);
+  framer->slab = larger;
+  return STATUS_OK;
+}
+
+enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room, enum grpc_encoding encoding,
+                             const uint8_t *data, size_t bytes, struct error *err) {
+  if (framer->have < GRPC_PREFIX_BYTES) {
+    size_t take = GRPC_PREFIX_BYTES - framer->have;
+    take = take < bytes ? take : bytes;
+    memcpy(framer->prefix + framer->have, data, take);
+    framer->have += (uint8_t)take;
+    data += take;
+    bytes -= take;
+    if (framer->have < GRPC_PREFIX_BYTES)
+      return STATUS_OK;
+    enum status status = framer_start(framer, room, encoding, err);
+    if (status != STATUS_OK)
+      return status;
+  }
+  if (bytes == 0)
+    return STATUS_OK;
+  if (bytes > framer->declared - framer->filled)
+    return error_set(err, STATUS_UNIMPLEMENTED, "more than one message in a unary call");
+  size_t needed = framer->filled + bytes;
+  if (needed > framer->slab->capacity_bytes) {
+    enum status status = framer_grow(framer, room, needed, err);
+    if (status != STATUS_OK)
+      return status;
+  }
+  memcpy(framer->slab->data + framer->filled, data, bytes);
+  framer->filled += (uint32_t)bytes;
+  return STATUS_OK;
+}
+
+enum status grpc_framer_end(const struct grpc_framer *framer, struct error *err) {
+  if (framer->have == 0)
+    return error_set(err, STATUS_UNIMPLEMENTED, "no message in a unary call");
+  if (framer->have < GRPC_PREFIX_BYTES)
+    return error_set(err, STATUS_INTERNAL, "stream ended after %u of the 5 bytes of a message prefix", framer->have);
+  if (framer->filled < framer->declared)
+    return error_set(err, STATUS_INTERNAL, "stream ended after %" PRIu32 " of the message's %" PRIu32 " bytes",
+                     framer->filled, framer->declared);
+  return STATUS_OK;
+}
+
+void grpc_framer_drop(struct grpc_framer *framer, struct grpc_room *room) {
+  if (framer->slab)
+    slab_put(room->pool, framer->slab);
+  framer->slab = NULL;
+  FW_ASSERT(room->held_bytes >= framer->counted);
+  room->held_bytes -= framer->counted;
+  framer->counted = 0;
+}

@@ -1,0 +1,60 @@
+// gRPC's own rules above HTTP/2, as functions of bytes: message framing, grpc-timeout, percent-encoding, header checks.
+// Sans-I/O; everything here comes from outside and is hostile until checked.
+#ifndef RPC_GRPC_H
+#define RPC_GRPC_H
+
+#include "base/slab.h"
+#include <stdint.h>
+
+// ---- headers ----
+// "application/grpc" and then nothing, "+..." or ";...". Anything else is answered HTTP 415.
+bool grpc_content_type_ok(const uint8_t *value, size_t bytes);
+// 1 to 8 digits and one of HMSmun. False: malformed.
+bool grpc_timeout_parse(const uint8_t *value, size_t bytes, int64_t *timeout_ns);
+
+enum grpc_encoding { GRPC_IDENTITY, GRPC_UNSUPPORTED }; // we decompress nothing
+enum grpc_encoding grpc_encoding_parse(const uint8_t *value, size_t bytes);
+
+// Percent-encodes `text` for grpc-message: all but 0x20-0x24 and 0x26-0x7E. Text that is not UTF-8 gets U+FFFD for its bad
+// bytes, and what does not fit is cut between characters. Returns bytes written; no terminator.
+#define GRPC_MESSAGE_MAX_BYTES 1024 // of text, before encoding
+#define GRPC_MESSAGE_ENCODED_BYTES (3 * GRPC_MESSAGE_MAX_BYTES)
+size_t grpc_message_encode(const char *text, uint8_t out[GRPC_MESSAGE_ENCODED_BYTES]);
+
+// ---- messages ----
+#define GRPC_PREFIX_BYTES 5
+void grpc_prefix_write(uint8_t out[GRPC_PREFIX_BYTES], uint32_t message_bytes);
+
+// Where a connection's messages may go. `held_bytes` counts declared lengths of requests and sizes of answers.
+struct grpc_room {
+  struct slab_pool *pool;
+  int64_t max_message_bytes; // limits.message_bytes
+  int64_t connection_bytes;  // limits.connection_bytes
+  int64_t held_bytes;
+};
+
+// Assembles the one message of a unary call from DATA bytes cut anywhere. The slab grows as bytes come, so that a declared
+// length alone costs nothing but its share of the connection's budget.
+#define GRPC_FIRST_SLAB_BYTES (256 * 1024)
+struct grpc_framer {
+  struct slab *slab;     // NULL before the prefix is complete
+  uint32_t declared;     // length in the prefix
+  uint32_t filled;       // bytes of the message so far
+  uint32_t counted;      // what this framer has added to room->held_bytes
+  uint8_t have;          // bytes of prefix so far
+  uint8_t prefix[GRPC_PREFIX_BYTES];
+};
+
+// Appends. A failure is the call's answer (code and message in `err`):
+//   UNIMPLEMENTED: a second message; a compressed message in an encoding we lack
+//   INTERNAL: a flag byte that is neither 0 nor 1; flag 1 without an encoding
+//   RESOURCE_EXHAUSTED: a length over limits.message_bytes, or no room; nothing is allocated
+// After a failure the framer is to be given to grpc_framer_drop.
+MUST_USE enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room, enum grpc_encoding encoding,
+                                      const uint8_t *data, size_t bytes, struct error *err);
+// At END_STREAM. UNIMPLEMENTED: no message; INTERNAL: a truncated one. OK: `slab` holds `declared` bytes.
+MUST_USE enum status grpc_framer_end(const struct grpc_framer *framer, struct error *err);
+// Gives back the slab, if still here, and the budget.
+void grpc_framer_drop(struct grpc_framer *framer, struct grpc_room *room);
+
+#endif

@@ -1,0 +1,45 @@
+#include "rpc/guard.h"
+#include "base/clock.h"
+
+#define PING_MIN_NS (300 * NS_PER_S)        // with open calls (gRFC A8)
+#define PING_MIN_IDLE_NS (7200 * NS_PER_S)  // without
+#define PING_MAX_STRIKES 2
+#define MAX_IDLE_WEIGHT 10000               // 1000 idle frames: other servers stop at about as many empty DATA frames
+#define MAX_RESETS 200
+#define RESET_WINDOW_NS (60 * NS_PER_S)
+#define MAX_HEADER_FLOODS 16
+
+bool guard_ping(struct guard *guard, int64_t now_ns, bool open_calls) {
+  int64_t min_ns = open_calls ? PING_MIN_NS : PING_MIN_IDLE_NS;
+  if (guard->last_ping_ns == 0 || now_ns - guard->last_ping_ns >= min_ns) {
+    guard->last_ping_ns = now_ns;
+    return false;
+  }
+  return ++guard->ping_strikes > PING_MAX_STRIKES;
+}
+
+bool guard_idle_frame(struct guard *guard, uint32_t weight) {
+  guard->idle_frames += weight;
+  return guard->idle_frames > MAX_IDLE_WEIGHT;
+}
+
+bool guard_reset_sent(struct guard *guard, int64_t now_ns) {
+  if (now_ns - guard->resets_since_ns > RESET_WINDOW_NS) {
+    guard->resets_since_ns = now_ns;
+    guard->resets = 0;
+  }
+  return ++guard->resets > MAX_RESETS;
+}
+
+bool guard_header_flood(struct guard *guard) {
+  return ++guard->header_floods > MAX_HEADER_FLOODS;
+}
+
+void guard_sent(struct guard *guard) {
+  guard->ping_strikes = 0;
+  guard->last_ping_ns = 0;
+}
+
+void guard_useful(struct guard *guard) {
+  guard->idle_frames = 0;
+}

@@ -1,0 +1,140 @@
+#include "rpc/mem.h"
+#include "base/log.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define N_CLASSES 10 // 32 bytes to 16 KiB, header included
+#define CLASS_MALLOC N_CLASSES
+#define CHUNK_BYTES 65536
+
+// Under AddressSanitizer every block is a block of its own, so that a use after free is seen.
+#if defined(__SANITIZE_ADDRESS__)
+#define POOLED 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define POOLED 0
+#endif
+#endif
+#ifndef POOLED
+#define POOLED 1
+#endif
+
+struct header { // in front of every block; keeps it 16-byte aligned
+  uint32_t class_index;
+  uint32_t bytes; // room behind the header, for mem_resize; 0: over 4 GiB is never asked for
+  struct header *next;
+};
+_Static_assert(sizeof(struct header) == 16, "blocks must stay 16-byte aligned");
+
+struct chunk {
+  struct chunk *next;
+  uint64_t pad;
+};
+
+struct mem_pool {
+  struct header *free_lists[N_CLASSES];
+  struct chunk *chunks;
+  uint8_t *bump, *bump_end; // the newest chunk's unused rest
+  size_t live;
+};
+
+enum status mem_pool_open(struct mem_pool **out) {
+  *out = calloc(1, sizeof **out);
+  return *out ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
+}
+
+void mem_pool_close(struct mem_pool *pool) {
+  if (!pool)
+    return;
+  FW_ASSERT(pool->live == 0);
+  for (struct chunk *chunk = pool->chunks, *next; chunk; chunk = next) {
+    next = chunk->next;
+    free(chunk);
+  }
+  free(pool);
+}
+
+static uint32_t class_of(size_t total_bytes) {
+  if (total_bytes <= 32)
+    return 0;
+  return 64 - (uint32_t)__builtin_clzll(total_bytes - 1) - 5;
+}
+
+// What is left of the old chunk is smaller than one block of this class; it is given up (at most a quarter).
+static struct header *carve(struct mem_pool *pool, uint32_t class_index) {
+  size_t bytes = (size_t)32 << class_index;
+  if ((size_t)(pool->bump_end - pool->bump) < bytes) {
+    struct chunk *chunk = malloc(sizeof *chunk + CHUNK_BYTES);
+    if (!chunk)
+      return NULL;
+    chunk->next = pool->chunks;
+    pool->chunks = chunk;
+    pool->bump = (uint8_t *)(chunk + 1);
+    pool->bump_end = pool->bump + CHUNK_BYTES;
+  }
+  struct header *header = (struct header *)pool->bump;
+  pool->bump += bytes;
+  header->class_index = class_index;
+  header->bytes = (uint32_t)(bytes - sizeof *header);
+  return header;
+}
+
+static struct header *take_large(size_t bytes) {
+  if (bytes > UINT32_MAX)
+    return NULL;
+  struct header *header = malloc(sizeof *header + bytes);
+  if (!header)
+    return NULL;
+  header->class_index = CLASS_MALLOC;
+  header->bytes = (uint32_t)bytes;
+  return header;
+}
+
+void *mem_take(struct mem_pool *pool, size_t bytes) {
+  struct header *header;
+  if (!POOLED || bytes > MEM_MAX_POOLED_BYTES) {
+    header = take_large(bytes);
+  } else {
+    uint32_t class_index = class_of(bytes + sizeof *header);
+    header = pool->free_lists[class_index];
+    if (header)
+      pool->free_lists[class_index] = header->next;
+    else
+      header = carve(pool, class_index);
+  }
+  if (!header)
+    return NULL;
+  pool->live++;
+  return header + 1;
+}
+
+void mem_give(struct mem_pool *pool, void *block) {
+  if (!block)
+    return;
+  struct header *header = (struct header *)block - 1;
+  pool->live--;
+  if (header->class_index == CLASS_MALLOC) {
+    free(header);
+    return;
+  }
+  header->next = pool->free_lists[header->class_index];
+  pool->free_lists[header->class_index] = header;
+}
+
+void *mem_resize(struct mem_pool *pool, void *block, size_t bytes) {
+  if (!block)
+    return mem_take(pool, bytes);
+  struct header *header = (struct header *)block - 1;
+  if (POOLED && bytes <= header->bytes)
+    return block;
+  void *moved = mem_take(pool, bytes);
+  if (!moved)
+    return NULL;
+  memcpy(moved, block, bytes < header->bytes ? bytes : header->bytes);
+  mem_give(pool, block);
+  return moved;
+}
+
+size_t mem_pool_live(const struct mem_pool *pool) {
+  return pool->live;
+}
