@@ -172,10 +172,15 @@ static void work_finish(struct core *core, struct work *work, const struct lane_
   struct queue *queue = work->queue;
   queue->ns_per_token = queue->ns_per_token > 0 ? 0.8 * queue->ns_per_token + 0.2 * ns : ns;
   batch_metrics(work);
+  struct traffic_total total = {0};
+  if (needs_steps(queue->model, queue->fusion, work->outputs))
+    total = plan_traffic(queue->model->plans[queue->fusion], work->outputs, work->n_tokens, work->n_seqs, work->sum_sq);
   work->busy = false;
   for (struct request *request = work->first, *next; request; request = next) {
     next = request->next;
     core_cost(request, times, work->n_tokens);
+    request->cost.batch_read_bytes = total.read_bytes;
+    request->cost.batch_write_bytes = total.write_bytes;
     finish(core, request, STATUS_OK, "");
   }
   work->first = NULL;

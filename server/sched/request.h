@@ -52,6 +52,7 @@ struct request {
   _Atomic bool cancelled;             // set by the loop: client gone or deadline passed; looked at when a batch forms
   struct slab_pool *slabs;            // where message and response go back to
   struct request_pool *pool;          // where the request itself goes back to
+  struct executor *executor;          // that it was submitted to
   // Result
   enum status status;
   struct request_cost cost;

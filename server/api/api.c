@@ -1,0 +1,99 @@
+#include "api/api.h"
+#include "api/handlers.h"
+#include "api/infer.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+const struct method api_methods[] = {
+#define METHOD(service, name, handler) {"/" service "/" name, handler},
+#include "api/methods.def"
+#undef METHOD
+};
+const int api_n_methods = sizeof api_methods / sizeof *api_methods;
+
+enum status api_open(struct api *api, const struct api_options *options, struct error *err) {
+  FW_ASSERT(options->n_loops > 0 && options->n_loops <= LIMIT_LOOPS);
+  *api = (struct api){.registry = options->registry, .n_loops = options->n_loops};
+  infer_reply_setup();
+  for (int i = 0; i < options->n_loops; i++) {
+    enum status status = request_pool_open(options->requests_per_loop, &api->pools[i]);
+    if (status == STATUS_OK) continue;
+    api_close(api);
+    return error_set(err, status, "out of memory for %d requests", options->requests_per_loop);
+  }
+  return STATUS_OK;
+}
+
+void api_close(struct api *api) {
+  for (int i = 0; i < api->n_loops; i++) {
+    request_pool_close(api->pools[i]);
+    api->pools[i] = NULL;
+  }
+}
+
+void api_serve(struct api *api, struct executor *const *executors, int n_executors, const char *device) {
+  FW_ASSERT(n_executors > 0 && n_executors <= LIMIT_DEVICES);
+  for (int i = 0; i < n_executors; i++) api->executors[i] = executors[i];
+  api->n_executors = n_executors;
+  snprintf(api->device, sizeof api->device, "%s", device);
+  // Release: a loop that reads SERVING sees the executors. Only LOADING becomes SERVING: a drain that came first stays.
+  int loading = API_LOADING;
+  atomic_compare_exchange_strong(&api->state, &loading, API_SERVING);
+}
+
+void api_drain(struct api *api) {
+  int state = atomic_load(&api->state);
+  // While models load there is nothing to drain, and no request may ever meet a missing executor.
+  while (state == API_SERVING && !atomic_compare_exchange_weak(&api->state, &state, API_DRAINING)) {}
+}
+
+bool api_ready(const struct api *api) {
+  if (atomic_load(&api->state) != API_SERVING) return false;
+  for (int i = 0; i < api->n_executors; i++)
+    if (executor_lost(api->executors[i])) return false;
+  return true;
+}
+
+void api_reap(struct rpc *rpc, int loop, void *app) {
+  struct api *api = app;
+  if (atomic_load(&api->state) == API_LOADING) return;
+  for (int i = 0; i < api->n_executors; i++) {
+    struct request *request;
+    while ((request = executor_reap(api->executors[i], loop))) infer_finished(api, rpc, request);
+  }
+}
+
+// ---- helpers of cold methods --------------------------------------------------------------------------------------
+void reply_message(struct call *call, const ProtobufCMessage *message) {
+  uint8_t small[1024], *packed = small;
+  size_t bytes = protobuf_c_message_get_packed_size(message);
+  if (bytes > sizeof small && !(packed = malloc(bytes))) {
+    call_fail(call, STATUS_RESOURCE_EXHAUSTED, "out of memory for the reply");
+    return;
+  }
+  protobuf_c_message_pack(message, packed);
+  call_reply(call, packed, bytes, NULL, 0, NULL, NULL);
+  if (packed != small) free(packed);
+}
+
+struct model *model_find(struct api *api, struct slice name, struct slice version, enum status *status, struct error *err) {
+  if (atomic_load(&api->state) == API_LOADING) {
+    *status = error_set(err, STATUS_UNAVAILABLE, "models are still loading");
+    return NULL;
+  }
+  struct model *model = registry_find(api->registry, name, version);
+  if (model) return model;
+  if (version.bytes > 0 && (model = registry_find(api->registry, name, (struct slice){name.data, 0})))
+    *status = error_set(err, STATUS_NOT_FOUND, "model_version: model \"%.*s\" has no version \"%.*s\"; it has \"%s\"",
+                        TEXT_ARGS(name), TEXT_ARGS(version), model->version);
+  else
+    *status = error_set(err, STATUS_NOT_FOUND, "model_name: no model \"%.*s\" is served", TEXT_ARGS(name));
+  return NULL;
+}
+
+const char *datatype_name(enum dtype dtype) {
+  static const char *const names[DTYPE_COUNT] = {"", "FP32", "FP16", "BF16", "INT64", "INT32"};
+  return dtype < DTYPE_COUNT ? names[dtype] : "";
+}

@@ -1,0 +1,170 @@
+// ModelInfer: a call becomes a request, goes to an executor, comes back, is answered.
+#include "api/infer.h"
+#include "api/handlers.h"
+#include "base/log.h"
+#include "sched/core.h"
+#include "sched/needs.h"
+#include "sched/pack.h"
+
+// ---- endings ------------------------------------------------------------------------------------------------------
+// Everything that a request holds goes back. Loop thread. Also the `done` hook of its reply.
+static void request_release(void *arg) {
+  struct request *request = arg;
+  if (request->message) slab_put(request->slabs, request->message);
+  if (request->response) slab_put(request->slabs, request->response);
+  model_put(request->model);
+  request_put(request);
+}
+
+static void metrics_bytes(struct model_metrics *metrics, const struct request *request) {
+  const struct request_cost *cost = &request->cost;
+  atomic_fetch_add_explicit(&metrics->rows, (uint64_t)request->n_seqs, memory_order_relaxed);
+  if (cost->kernels == 0) return;
+  atomic_fetch_add_explicit(&metrics->read_bytes, (uint64_t)cost->read_bytes, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->write_bytes, (uint64_t)cost->write_bytes, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->unfused_bytes, (uint64_t)cost->unfused_bytes, memory_order_relaxed);
+}
+
+static void metrics_times(struct model_metrics *metrics, const struct request *request) {
+  const struct request_cost *cost = &request->cost;
+  hist_record(&metrics->queue_ns, (uint64_t)cost->queue_ns);
+  hist_record(&metrics->copy_in_ns, (uint64_t)cost->copy_in_ns);
+  hist_record(&metrics->compute_ns, (uint64_t)cost->compute_ns);
+  hist_record(&metrics->copy_out_ns, (uint64_t)cost->copy_out_ns);
+  hist_record(&metrics->total_ns, (uint64_t)(request->t_ns[STAGE_DONE] - request->t_ns[STAGE_MESSAGE]));
+}
+
+static struct model_metrics *metrics_of(const struct model *model, enum fusion_mode fusion) {
+  return model->metrics[fusion] ? model->metrics[fusion] : model->metrics[model->fusion_default];
+}
+
+// Each accepted request passes here exactly once: accepted = finished + in flight, whatever happened.
+static void metrics_finished(const struct request *request, enum status status) {
+  struct model_metrics *metrics = metrics_of(request->model, request->fusion);
+  if (!metrics) return;
+  atomic_fetch_sub_explicit(&metrics->in_flight, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->finished[status], 1, memory_order_relaxed);
+  if (status != STATUS_OK) return;
+  metrics_bytes(metrics, request);
+  metrics_times(metrics, request);
+}
+
+static void metrics_accepted(const struct model *model, enum fusion_mode fusion) {
+  struct model_metrics *metrics = metrics_of(model, fusion);
+  if (!metrics) return;
+  atomic_fetch_add_explicit(&metrics->accepted, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->in_flight, 1, memory_order_relaxed);
+}
+
+static void request_fail(struct call *call, struct request *request, enum status status, const char *message) {
+  metrics_finished(request, status);
+  call_fail(call, status, message);
+  request_release(request);
+}
+
+void infer_finished(struct api *api, struct rpc *rpc, struct request *request) {
+  struct call *call = call_find(rpc, request->call);
+  if (!call) { // reset, expired or cut off: rpc/ has answered what had to be answered
+    enum status status = request->status != STATUS_OK ? request->status : STATUS_CANCELLED;
+    if (request->deadline_ns <= request->t_ns[STAGE_DONE]) status = STATUS_DEADLINE_EXCEEDED;
+    metrics_finished(request, status);
+    request_release(request);
+  } else if (request->status != STATUS_OK) {
+    request_fail(call, request, request->status, request->message_text);
+  } else {
+    metrics_finished(request, STATUS_OK);
+    infer_reply(api, call, request, request_release);
+  }
+}
+
+// ---- on the way in ------------------------------------------------------------------------------------------------
+// The client reset the call, its connection died, or its deadline passed. The request itself comes back in its own time.
+static void request_cancel(void *arg) {
+  struct request *request = arg;
+  atomic_store_explicit(&request->cancelled, true, memory_order_relaxed);
+  if (request->executor) executor_note_cancel(request->executor);
+}
+
+// Outputs that need no step of the plan are complete as soon as their memory is: no device, no other thread.
+static void finish_here(struct api *api, struct call *call, struct request *request) {
+  request->t_ns[STAGE_BATCHED] = request->t_ns[STAGE_ADMITTED];
+  request->cost.batch_requests = 1;
+  request->cost.batch_tokens = request->n_tokens;
+  request->cost.close = CLOSE_IDLE;
+  pack_identity(request);
+  core_cost(request, &(struct lane_times){0}, request->n_tokens);
+  request->t_ns[STAGE_DONE] = clock_now_ns();
+  metrics_finished(request, STATUS_OK);
+  infer_reply(api, call, request, request_release);
+}
+
+// The device with the least work before it.
+static struct executor *executor_pick(const struct api *api) {
+  struct executor *best = api->executors[0];
+  for (int i = 1; i < api->n_executors; i++) {
+    struct executor *executor = api->executors[i];
+    if (executor_lost(best) || (!executor_lost(executor) && executor_queued(executor) < executor_queued(best))) best = executor;
+  }
+  return best;
+}
+
+static void submit(struct api *api, struct call *call, struct request *request) {
+  struct executor *executor = executor_pick(api);
+  if (executor_lost(executor)) {
+    request_fail(call, request, STATUS_UNAVAILABLE, "the device was lost; this server is shutting down");
+    return;
+  }
+  request->executor = executor;
+  call_on_cancel(call, request_cancel, request);
+  if (executor_submit(executor, call_loop(call), request)) return;
+  call_on_cancel(call, NULL, NULL);
+  request_fail(call, request, STATUS_RESOURCE_EXHAUSTED, "the queue is full (batch.queue_requests)");
+}
+
+static enum status request_fill(const struct wire_infer *wire, struct request *request, struct error *err) {
+  struct infer_shape shape;
+  enum status status = infer_check(request->model, wire, request, &shape, err);
+  if (status == STATUS_OK) status = infer_rows(request->model, wire, &shape, request->slabs, request, err);
+  return status;
+}
+
+static void request_init(struct request *request, struct call *call, struct model *model) {
+  model_get(model);
+  request->model = model;
+  request->fusion = model->fusion_default;
+  request->slabs = call_pool(call);
+  request->call = call_ref_of(call);
+  request->deadline_ns = call_deadline_ns(call);
+  request->t_ns[STAGE_HEADERS] = call_headers_ns(call);
+  request->t_ns[STAGE_MESSAGE] = call_message_ns(call);
+}
+
+static void infer(struct api *api, struct call *call, const struct wire_infer *wire, struct model *model) {
+  struct request *request = request_take(api->pools[call_loop(call)]);
+  if (!request) {
+    call_fail(call, STATUS_RESOURCE_EXHAUSTED, "too many requests at once (batch.queue_requests)");
+    return;
+  }
+  struct error err;
+  request_init(request, call, model);
+  enum status status = request_fill(wire, request, &err);
+  metrics_accepted(model, request->fusion);
+  if (status != STATUS_OK) {
+    request_fail(call, request, status, err.message);
+    return;
+  }
+  request->message = call_take_message(call);
+  request->t_ns[STAGE_ADMITTED] = clock_now_ns();
+  if (needs_steps(model, request->fusion, request->outputs)) submit(api, call, request);
+  else finish_here(api, call, request);
+}
+
+void model_infer(struct call *call, void *app) {
+  struct api *api = app;
+  struct wire_infer wire;
+  struct error err;
+  enum status status = wire_split(call_message(call), &wire, &err);
+  struct model *model = status == STATUS_OK ? model_find(api, wire.model_name, wire.model_version, &status, &err) : NULL;
+  if (model) infer(api, call, &wire, model);
+  else call_fail(call, status, err.message);
+}

@@ -1,0 +1,30 @@
+// The registries behind obs/metrics.h. They only grow, by the control thread; readers see a count that was published after
+// what it counts.
+#include "obs/registry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct rpc_metrics rpc_metrics;
+struct metrics_registry metrics_registry;
+
+struct model_metrics *metrics_model_add(const char *model, const char *version, const char *fusion, const char *device) {
+  int n = atomic_load_explicit(&metrics_registry.n_models, memory_order_relaxed);
+  if (n == METRICS_MODELS) return NULL;
+  struct model_metrics *metrics = calloc(1, sizeof *metrics);
+  if (!metrics) return NULL;
+  snprintf(metrics->model, sizeof metrics->model, "%s", model);
+  snprintf(metrics->version, sizeof metrics->version, "%s", version);
+  snprintf(metrics->fusion, sizeof metrics->fusion, "%s", fusion);
+  snprintf(metrics->device, sizeof metrics->device, "%s", device);
+  metrics_registry.models[n] = metrics;
+  atomic_store_explicit(&metrics_registry.n_models, n + 1, memory_order_release);
+  return metrics;
+}
+
+void metrics_gauge_add(const char *name, const char *help, const char *labels, double (*read)(void *arg), void *arg) {
+  int n = atomic_load_explicit(&metrics_registry.n_gauges, memory_order_relaxed);
+  if (n == METRICS_GAUGES) return;
+  metrics_registry.gauges[n] = (struct gauge){name, help, labels, read, arg};
+  atomic_store_explicit(&metrics_registry.n_gauges, n + 1, memory_order_release);
+}

@@ -1,0 +1,25 @@
+// What /metrics walks: shared by metrics.c and expo.c only.
+#ifndef OBS_REGISTRY_H
+#define OBS_REGISTRY_H
+
+#include "limits.h"
+#include "obs/metrics.h"
+
+#define METRICS_MODELS (LIMIT_MODELS * 4) // two modes, and as many again for models that replace others
+#define METRICS_GAUGES 64
+
+struct gauge {
+  const char *name, *help, *labels; // labels: `device="cpu"` or ""; static text
+  double (*read)(void *arg);
+  void *arg;
+};
+
+struct metrics_registry {
+  struct model_metrics *models[METRICS_MODELS];
+  _Atomic int n_models;
+  struct gauge gauges[METRICS_GAUGES];
+  _Atomic int n_gauges;
+};
+extern struct metrics_registry metrics_registry;
+
+#endif
