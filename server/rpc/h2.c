@@ -78,7 +78,7 @@ static void goaway_by_hand(struct h2 *h2, uint32_t code, const char *text) {
 static void refuse_preface(struct h2 *h2) {
   static const char text[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
                              "Content-Length: 40\r\n\r\nThis port speaks gRPC (HTTP/2) only.\r\n\r\n";
-  outq_clear(&h2->outq); // our SETTINGS, which such a client cannot read
+  outq_clear(&h2->outq); // our SETTINGS, still here unless the preface came in pieces
   (void)outq_copy(&h2->outq, text, sizeof text - 1);
 }
 
@@ -105,6 +105,7 @@ void h2_feed(struct h2 *h2, const uint8_t *data, size_t bytes, int64_t now_ns) {
   h2->now_ns = now_ns;
   if (h2->dead || h2->closing)
     return;
+  h2->fed = true;
   ssize_t rv = nghttp2_session_mem_recv(h2->session, data, bytes);
   if (rv < 0)
     feed_failed(h2, (int)rv);
@@ -123,6 +124,8 @@ static void give_credit(struct h2 *h2) {
 }
 
 int h2_pull(struct h2 *h2, struct iovec *iov, int max) {
+  if (!h2->fed && !h2->closing)
+    return 0; // silent until we know that the peer speaks HTTP/2
   if (!h2->dead && !h2->last_word) {
     give_credit(h2);
     int rv = nghttp2_session_send(h2->session);
@@ -143,6 +146,8 @@ bool h2_want_read(const struct h2 *h2) {
 }
 
 bool h2_finished(const struct h2 *h2) {
+  if (h2->dead && !h2->fed)
+    return true;
   if (h2->outq.bytes > 0)
     return false;
   if (h2->dead || h2->last_word)
@@ -171,7 +176,9 @@ void h2_drain(struct h2 *h2, int64_t now_ns) {
     return;
   h2->drain = DRAIN_NOTICED;
   h2->drain_since_ns = now_ns;
-  if (nghttp2_submit_shutdown_notice(h2->session) != 0 ||
+  if (!h2->fed)
+    h2->dead = true; // a connection that never said anything is owed nothing
+  else if (nghttp2_submit_shutdown_notice(h2->session) != 0 ||
       nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, drain_ping) != 0)
     h2->dead = true;
   h2->rpc->dirty(h2->owner);

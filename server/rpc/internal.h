@@ -66,6 +66,7 @@ struct h2 {
   int64_t now_ns;
   int64_t opened_ns, idle_since_ns, headers_since_ns, drain_since_ns;
   enum drain_state drain;
+  bool fed; // something was received
   bool settings_seen;
   bool closing;   // our last GOAWAY is submitted: read nothing more
   bool last_word; // ... and has left the session: say nothing more
