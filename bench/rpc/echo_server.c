@@ -5,7 +5,6 @@
 //   /bench.Echo/Fail    INVALID_ARGUMENT with the message as its text
 #include "base/log.h"
 #include "net/net.h"
-#include "obs/metrics.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,8 +14,6 @@
 
 #define LATER_MS 100
 #define MAX_LATER 4096
-
-struct rpc_metrics rpc_metrics __attribute__((weak)); // the obs layer has it, where linked
 
 struct kept { // a message that is being sent back
   struct slab_pool *pool;
