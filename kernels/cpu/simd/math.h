@@ -72,16 +72,16 @@ INLINE vf vf_square_error(vf x, vf square) {
 #endif
 }
 
-// x/2 erfc(-x/sqrt2). With a = |x|/sqrt2 and t = 1/(1 + a/2): erfc(a) = exp(-a^2) * erfcx(a), erfcx a polynomial in t.
+// x/2 erfc(-x/sqrt2). With a = |x|/sqrt2 and t = 1/(1 + c a): erfc(a) = exp(-a^2) * erfcx(a), erfcx a polynomial in t.
+// Beyond 64 nothing is left of the tail; clamping there keeps infinities from meeting zeros.
 INLINE vf vf_gelu_erf(vf x) {
-  vf ax = vf_abs(x);
-  vf t = 1.0f / (ax * (float)(ERFCX_C * 0.70710678118654752) + 1.0f);
-  vf square = x * x;
-  vf low = vf_square_error(x, square) * -0.5f;
-  vf e = vf_exp_negative(square * -0.5f, low);
+  vf near = vf_clamp(x, -64.0f, 64.0f);
+  vf t = 1.0f / (vf_abs(near) * (float)(ERFCX_C * 0.70710678118654752) + 1.0f);
+  vf square = near * near;
+  vf e = vf_exp_negative(square * -0.5f, vf_square_error(near, square) * -0.5f);
   vf p = vf_set(erfcx_coefficient[ERFCX_DEGREE]);
   for (int i = ERFCX_DEGREE - 1; i >= 0; i--) p = p * t + erfcx_coefficient[i];
-  vf tail = p * e * (x * 0.5f);                   // x/2 erfc(|x|/sqrt2)
+  vf tail = p * e * (near * 0.5f); // x/2 erfc(|x|/sqrt2)
   return vf_select(x > (vf){0}, x - tail, tail);
 }
 
@@ -90,13 +90,15 @@ INLINE vf vf_sigmoid(vf x) {
 }
 
 INLINE vf vf_silu(vf x) {
-  // Below -88 exp(-x) would be infinite while x * exp(x) is still a number.
-  return vf_select(x < vf_set(-80.0f), x * vf_exp(x), x * vf_sigmoid(x));
+  // Below -80 the division's result would leave the normal numbers before x * exp(x) does.
+  vf low = vf_clamp(x, -104.0f, __builtin_inff());
+  return vf_select(x < vf_set(-80.0f), low * vf_exp(low), x * vf_sigmoid(x));
 }
 
 INLINE vf vf_gelu_tanh(vf x) {
-  vf u2 = x * (1.5957691216057308f + 0.07135481282644771f * (x * x));
-  return x * vf_sigmoid(u2);
+  vf near = vf_clamp(x, -64.0f, 64.0f);
+  vf u2 = near * (1.5957691216057308f + 0.07135481282644771f * (near * near));
+  return vf_select(x > vf_set(64.0f), x, near * vf_sigmoid(u2));
 }
 
 INLINE vf vf_tanh(vf x) {
