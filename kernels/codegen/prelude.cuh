@@ -1,0 +1,172 @@
+// What every generated row kernel begins with: arguments, 16-byte packs of elements, reductions of a row.
+// Embedded as text after kernels/common/act.cuh; needs no header, so NVRTC compiles it without CUDA's folders.
+
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+
+// The same layout as struct row_args of kernels/cuda.h. Strides are in elements.
+struct fw_row_args {
+  const void *in[16];
+  long long in_stride[16];
+  long long in_rows[16]; // rows of a gather table
+  void *out[8];
+  long long out_stride[8];
+  long long rows;
+  const int *positions;
+  const int *cu_seqlens;
+  int index_bytes[16]; // 4 or 8: width of the indices at in[i]
+};
+
+struct fw_f16 {
+  unsigned short bits;
+};
+struct fw_bf16 {
+  unsigned short bits;
+};
+
+static __device__ __forceinline__ float fw_widen(fw_bf16 x) {
+  return __uint_as_float((unsigned)x.bits << 16);
+}
+static __device__ __forceinline__ float fw_widen(fw_f16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+static __device__ __forceinline__ float fw_widen(float x) {
+  return x;
+}
+static __device__ __forceinline__ void fw_narrow(float x, fw_bf16 *y) {
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y->bits) : "f"(x));
+}
+static __device__ __forceinline__ void fw_narrow(float x, fw_f16 *y) {
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y->bits) : "f"(x));
+}
+static __device__ __forceinline__ void fw_narrow(float x, float *y) {
+  *y = x;
+}
+template <class T> static __device__ __forceinline__ float fw_round(float x) {
+  T y;
+  fw_narrow(x, &y);
+  return fw_widen(y);
+}
+
+// V elements as they lie in memory; widened where they are used, so that a resident row of 16-bit elements takes half
+// the registers that floats would.
+static __device__ __forceinline__ float fw_pick(const unsigned *w, int j, float *) {
+  return __uint_as_float(w[j]);
+}
+static __device__ __forceinline__ float fw_pick(const unsigned *w, int j, fw_bf16 *) {
+  return __uint_as_float(j % 2 ? w[j / 2] & 0xffff0000u : w[j / 2] << 16);
+}
+static __device__ __forceinline__ float fw_pick(const unsigned *w, int j, fw_f16 *) {
+  fw_f16 x;
+  x.bits = (unsigned short)(j % 2 ? w[j / 2] >> 16 : w[j / 2]);
+  return fw_widen(x);
+}
+template <class T, int V> struct fw_pack {
+  static constexpr int WORDS = V == 1 ? 1 : V * (int)sizeof(T) / 4;
+  unsigned w[WORDS];
+  __device__ __forceinline__ float get(int j) const {
+    return fw_pick(w, j, (T *)0);
+  }
+};
+
+template <class T, int V> struct fw_memory {
+  static __device__ __forceinline__ void load(fw_pack<T, V> *p, const void *base, long long at) {
+    if constexpr (V == 1) {
+      p->w[0] = sizeof(T) == 4 ? ((const unsigned *)base)[at] : ((const unsigned short *)base)[at];
+    } else {
+      const uint4 *from = (const uint4 *)((const T *)base + at);
+#pragma unroll
+      for (int i = 0; i < fw_pack<T, V>::WORDS / 4; i++) {
+        const uint4 q = from[i];
+        p->w[4 * i] = q.x, p->w[4 * i + 1] = q.y, p->w[4 * i + 2] = q.z, p->w[4 * i + 3] = q.w;
+      }
+    }
+  }
+  static __device__ __forceinline__ void zero(fw_pack<T, V> *p) {
+#pragma unroll
+    for (int i = 0; i < fw_pack<T, V>::WORDS; i++) p->w[i] = 0;
+  }
+};
+
+static __device__ __forceinline__ unsigned fw_narrow2(float lo, float hi, fw_bf16 *) {
+  unsigned w;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
+  return w;
+}
+static __device__ __forceinline__ unsigned fw_narrow2(float lo, float hi, fw_f16 *) {
+  unsigned w;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
+  return w;
+}
+template <class T, int V> struct fw_writer {
+  static __device__ __forceinline__ void store(void *base, long long at, const float *x) {
+    if constexpr (V == 1) {
+      fw_narrow(*x, (T *)base + at);
+    } else if constexpr (sizeof(T) == 4) {
+      float4 *to = (float4 *)((float *)base + at);
+#pragma unroll
+      for (int i = 0; i < V / 4; i++) to[i] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+    } else {
+      uint4 *to = (uint4 *)((T *)base + at);
+#pragma unroll
+      for (int i = 0; i < V / 8; i++) {
+        uint4 q;
+        q.x = fw_narrow2(x[8 * i], x[8 * i + 1], (T *)0), q.y = fw_narrow2(x[8 * i + 2], x[8 * i + 3], (T *)0);
+        q.z = fw_narrow2(x[8 * i + 4], x[8 * i + 5], (T *)0), q.w = fw_narrow2(x[8 * i + 6], x[8 * i + 7], (T *)0);
+        to[i] = q;
+      }
+    }
+  }
+};
+
+// Row of the table that `row` asks for; -1 when it is out of range (reads as zeros).
+static __device__ __forceinline__ long long fw_index(const fw_row_args &a, int table, int operand, long long row) {
+  long long n;
+  if (operand == 255)
+    n = a.positions[row];
+  else if (a.index_bytes[operand] == 8)
+    n = ((const long long *)a.in[operand])[row];
+  else
+    n = ((const int *)a.in[operand])[row];
+  return n >= 0 && n < a.in_rows[table] ? n : -1;
+}
+
+// Reduction over the THREADS threads that share a row, in an order that depends on nothing but the lane: a row's
+// result is the same whoever shares its batch. Every thread gets the result. More than a warp means the whole block;
+// the caller alternates between two buffers, so that one barrier a reduction is enough.
+struct fw_add {
+  static __device__ __forceinline__ float apply(float a, float b) {
+    return a + b;
+  }
+};
+struct fw_maximum {
+  static __device__ __forceinline__ float apply(float a, float b) {
+    return fw_max(a, b);
+  }
+};
+template <int THREADS, int ROWS, class OP>
+static __device__ __forceinline__ void fw_row_reduce(float (&x)[ROWS], float *buffer) {
+  constexpr int WIDTH = THREADS < 32 ? THREADS : 32, WARPS = THREADS / 32;
+#pragma unroll
+  for (int q = 0; q < ROWS; q++)
+#pragma unroll
+    for (int step = WIDTH / 2; step > 0; step /= 2)
+      x[q] = OP::apply(x[q], __shfl_xor_sync(0xffffffffu, x[q], step));
+  if constexpr (WARPS > 1) {
+    const int warp = threadIdx.x / 32;
+    if (threadIdx.x % 32 == 0)
+#pragma unroll
+      for (int q = 0; q < ROWS; q++) buffer[q * 32 + warp] = x[q];
+    __syncthreads();
+#pragma unroll
+    for (int q = 0; q < ROWS; q++) {
+      float sum = buffer[q * 32];
+#pragma unroll
+      for (int i = 1; i < WARPS; i++) sum = OP::apply(sum, buffer[q * 32 + i]);
+      x[q] = sum;
+    }
+  }
+}

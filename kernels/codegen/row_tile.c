@@ -1,0 +1,125 @@
+// How a row program is spread over threads: pure arithmetic on the program's shape.
+#include "kernels/codegen/codegen.h"
+
+const char *const row_variant_name[ROW_VARIANTS] = {"fw_row_vector", "fw_row_scalar", "fw_row_flat"};
+
+// The most floats of one row that a thread keeps (all live vectors together): above it the kernel would spill.
+#define RESIDENT_FLOATS 96
+
+static bool has_reduction(const struct row_ir *ir) {
+  return ir->n_segments > 1;
+}
+
+// 8 elements as soon as anything is 16 bits wide (16 bytes of those, two accesses of fp32), else 4.
+static int32_t vector_width(const struct row_ir *ir) {
+  const struct row_program *prog = ir->prog;
+  int32_t width = 4;
+  for (int i = 0; i < ir->n; i++) {
+    const struct ir_op *op = &ir->op[i];
+    if (op->kind == IR_LOAD && !op->scalar && dtype_bytes(prog->inputs[op->index].dtype) == 2) width = 8;
+    if (op->kind == IR_STORE && !op->scalar && dtype_bytes(prog->output_dtype[op->index]) == 2) width = 8;
+  }
+  return width;
+}
+
+static bool can_be_flat(const struct row_ir *ir) {
+  if (has_reduction(ir)) return false;
+  for (int i = 0; i < ir->n; i++) {
+    const struct ir_op *op = &ir->op[i];
+    if (op->kind == IR_LOAD) {
+      enum row_input_class cls = ir->prog->inputs[op->index].cls;
+      if (cls != IN_FULL && cls != IN_SCALAR) return false;
+    }
+    if (op->kind == IR_STORE && ir->prog->output_is_scalar[op->index]) return false;
+  }
+  return true;
+}
+
+// Registers (in floats per element of a row) that stay live across reductions; 16-bit loads are kept packed.
+static double live_floats(const struct row_ir *ir) {
+  double live = 0;
+  for (int i = 0; i < ir->n; i++) {
+    const struct ir_op *op = &ir->op[i];
+    if (op->scalar || op->kind == IR_STORE) continue;
+    if (op->kind == IR_LOAD) {
+      const struct row_input *in = &ir->prog->inputs[op->index];
+      if (in->cls == IN_FULL || in->cls == IN_GATHER) live += dtype_bytes(in->dtype) / 4.0;
+      else if (in->cls >= IN_POOL_MEAN) live += 1;
+    } else if (op->crosses) {
+      live += 1;
+    }
+  }
+  return live < 0.5 ? 0.5 : live;
+}
+
+static int loads_in_flight(const struct row_ir *ir) {
+  int n = 0;
+  for (int i = 0; i < ir->n; i++) n += ir->op[i].kind == IR_LOAD && !ir->op[i].scalar;
+  return n < 1 ? 1 : n;
+}
+
+static int32_t ceil_div(int32_t a, int32_t b) {
+  return a / b + (a % b != 0);
+}
+
+// Up to a warp's worth of vectors: the smallest power of two of threads that holds a row with few idle lanes.
+static void group_small(struct row_tile *t, int32_t vectors) {
+  t->group = 1;
+  while (t->group < 32 && t->group < vectors) t->group *= 2;
+  t->depth = ceil_div(vectors, t->group);
+}
+
+static void choose_group(const struct row_ir *ir, struct row_tile *t) {
+  int32_t vectors = ceil_div(ir->prog->cols, t->vector);
+  double floats = live_floats(ir) * t->vector; // a vector of a row costs so many registers
+  t->style = ROW_GROUP;
+  t->rows = 1;
+  int32_t warp_depth = ceil_div(vectors, 32);
+  if (warp_depth <= 4 && warp_depth * floats <= 64) {
+    group_small(t, vectors);
+    t->threads = 128;
+    return;
+  }
+  int32_t most = (int32_t)(RESIDENT_FLOATS / floats);
+  int32_t depth = 2;
+  while (depth < most && ceil_div(vectors, depth) > 512) depth++;
+  int32_t group = ceil_div(ceil_div(vectors, depth), 32) * 32;
+  if (most < 1 || group > 1024) {
+    *t = (struct row_tile){.style = ROW_STREAM, .vector = t->vector, .threads = 512, .group = 512, .depth = 1, .rows = 1};
+    return;
+  }
+  t->group = t->threads = group;
+  t->depth = ceil_div(vectors, group);
+}
+
+bool row_tile_choose(const struct row_ir *ir, enum row_variant variant, struct row_tile *out) {
+  struct row_tile t = {.style = ROW_TILE, .vector = vector_width(ir), .threads = 256, .group = 1, .rows = 1};
+  if (variant == ROW_VARIANT_SCALAR) t.vector = 1;
+  if (variant == ROW_VARIANT_FLAT && !can_be_flat(ir)) return false;
+  if (variant == ROW_VARIANT_VECTOR && ir->prog->cols % t.vector != 0) return false;
+  if (has_reduction(ir) || ir->pools) {
+    choose_group(ir, &t);
+  } else {
+    if (variant == ROW_VARIANT_FLAT) t.style = ROW_FLAT;
+    int depth = 8 / (loads_in_flight(ir) + 1);
+    t.depth = depth < 1 ? 1 : depth;
+  }
+  *out = t;
+  return true;
+}
+
+uint32_t row_tile_blocks(const struct row_tile *tile, int32_t cols, int64_t rows) {
+  int64_t per_block, work;
+  if (rows <= 0 || cols <= 0) return 0;
+  if (tile->style == ROW_GROUP || tile->style == ROW_STREAM) {
+    per_block = (int64_t)(tile->threads / tile->group) * tile->rows;
+    work = rows;
+  } else {
+    per_block = (int64_t)tile->threads * tile->depth;
+    if (rows > INT64_MAX / cols) return 0;
+    work = tile->style == ROW_FLAT ? (rows * cols + tile->vector - 1) / tile->vector
+                                   : rows * (cols / tile->vector);
+  }
+  int64_t blocks = (work + per_block - 1) / per_block;
+  return blocks > INT32_MAX ? 0 : (uint32_t)blocks;
+}
