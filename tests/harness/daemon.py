@@ -43,14 +43,17 @@ class Daemon:
         self.settings = merge({"server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0"}}, settings or {})
         self.command = command or [daemon_path()]
         self.environment = environment
+        self.root = ""  # of a chroot that `command` enters
         self.lines, self.process = [], None
         self.grpc_port = self.admin_port = None
 
     def start(self):
-        self.folder = tempfile.mkdtemp(prefix="fusewire-test-")
-        config = os.path.join(self.folder, "server.yaml")
-        with open(config, "w") as file:
+        self.folder = tempfile.mkdtemp(prefix="fusewire-test-", dir=f"{self.root}/tmp" if self.root else None)
+        os.chmod(self.folder, 0o755)
+        path = os.path.join(self.folder, "server.yaml")
+        with open(path, "w") as file:
             json.dump(self.settings, file)  # JSON is YAML
+        config = path.removeprefix(self.root)
         self.started = time.monotonic()
         self.process = subprocess.Popen(
             self.command + ["--config", config] + self.models, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

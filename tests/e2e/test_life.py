@@ -1,0 +1,353 @@
+"""A daemon's life: start, deadlines and cancellation in the queue, vanished clients, SIGTERM under load, what it counts."""
+import os
+import re
+import signal
+import socket
+import struct
+import threading
+import time
+import unittest
+
+import grpc
+from harness import h2_frames as h2
+from harness import protobuf_bytes as pb
+from harness.daemon import Daemon, sanitized
+from harness.run import ROOT
+
+MODELS = os.path.join(ROOT, "tests", "e2e", "models")
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+HEALTH = "/grpc.health.v1.Health/Check"
+Code = grpc.StatusCode
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
+
+
+def block_request(rows=1):
+    return pb.infer_request("block", [pb.tensor("x", "FP32", [rows, 48])], [bytes(192 * rows)])
+
+
+def slow_request(rows=8192):
+    return pb.infer_request("slow", [pb.tensor("x", "FP32", [1, rows, 64])], [bytes(256 * rows)])
+
+
+def model_metric(metrics, name, model):
+    """Sum over the fusion modes of a model."""
+    return sum(value for key, value in metrics.items() if key.startswith(name + "{") and f'model="{model}"' in key)
+
+
+class Client:
+    def __init__(self, daemon):
+        # A subchannel of its own, or all clients of this process would share one connection.
+        self.channel = grpc.insecure_channel(daemon.address, options=[("grpc.use_local_subchannel_pool", 1)])
+        self.infer = self.channel.unary_unary(INFER)
+        self.health = self.channel.unary_unary(HEALTH)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.channel.close()
+
+
+class LifeTest(unittest.TestCase):
+    def start(self, names=("block",), settings=None):
+        daemon = Daemon([f"{MODELS}/{name}.yaml" for name in names], settings).start()
+        self.addCleanup(daemon.kill)
+        return daemon
+
+    def assert_conservation(self, daemon, model, sent=None):
+        """accepted = ok + failed + cancelled + in flight, in /metrics; equal to what the clients counted."""
+        end = time.monotonic() + 20
+        while True:
+            metrics = daemon.metrics()
+            accepted = model_metric(metrics, "fusewire_infer_accepted_total", model)
+            finished = model_metric(metrics, "fusewire_infer_finished_total", model)
+            in_flight = model_metric(metrics, "fusewire_infer_in_flight", model)
+            if in_flight == 0 or time.monotonic() > end:
+                break
+            time.sleep(0.02)
+        self.assertEqual((in_flight, accepted), (0, finished))
+        if sent is not None:
+            self.assertEqual(accepted, sent)
+        return metrics
+
+    # ---- start -----------------------------------------------------------------------------------
+    def test_start_memory_and_idleness(self):
+        daemon = self.start()
+        print(f"start to ready {daemon.ready_seconds * 1e3:.0f} ms, RSS {daemon.proc('VmRSS') / 1024:.1f} MB, "
+              f"{daemon.proc('Threads')} threads")
+        with Client(daemon) as client:
+            client.infer(block_request())
+            before, seconds = daemon.cpu_seconds(), 1.0
+            time.sleep(seconds)
+            busy = (daemon.cpu_seconds() - before) / seconds
+            print(f"idle with one connection: {busy * 100:.1f} % of a core")
+            self.assertLess(busy, 0.2, "an idle daemon burns a core")
+        daemon.stop()
+
+    def test_a_port_in_use_is_a_clear_error(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = "127.0.0.1:%d" % taken.getsockname()[1]
+            daemon = Daemon([f"{MODELS}/block.yaml"], {"server": {"listen": address}})
+            with self.assertRaises(AssertionError):
+                daemon.start()
+            self.assertIn(address, "\n".join(daemon.lines))
+            self.assertNotEqual(daemon.process.returncode, 0)
+
+    def test_help_version_and_wrong_options(self):
+        import subprocess
+
+        from harness.daemon import daemon_path
+
+        for options, code, words in ((["--help"], 0, "--check"), (["--version"], 0, r"\d+\.\d+"), (["--chekc"], 2, "--chekc")):
+            done = subprocess.run([daemon_path()] + options, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertTrue(re.search(words, done.stdout + done.stderr), done.stdout + done.stderr)
+
+    # ---- health ----------------------------------------------------------------------------------
+    def test_health_by_grpc_and_by_http(self):
+        daemon = self.start()
+        with Client(daemon) as client:
+            self.assertEqual(client.health(b""), SERVING)
+            self.assertEqual(client.health(pb.chunk(1, "inference.GRPCInferenceService")), SERVING)
+            with self.assertRaises(grpc.RpcError) as raised:
+                client.health(pb.chunk(1, "no.such.Service"))
+            self.assertEqual(raised.exception.code(), Code.NOT_FOUND)
+        for path, status in (("/v2/health/live", 200), ("/v2/health/ready", 200), ("/metrics", 200), ("/nothing", 404)):
+            self.assertEqual(daemon.http(path)[0], status, path)
+        daemon.stop()
+
+    def test_metrics_are_prometheus_text_with_every_series_from_the_start(self):
+        daemon = self.start()
+        _, text = daemon.http("/metrics")
+        line = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*(\{([a-zA-Z_]\w*="(\\.|[^"\\])*",?)*\})? (NaN|[-+]?(Inf|\d[\d.e+-]*))')
+        helped, typed = set(), set()
+        for text_line in text.splitlines():
+            if text_line.startswith("# HELP "):
+                helped.add(text_line.split()[2])
+            elif text_line.startswith("# TYPE "):
+                self.assertNotIn(text_line.split()[2], typed, "a family in two places")
+                typed.add(text_line.split()[2])
+            elif text_line:
+                self.assertRegex(text_line, line)
+        self.assertEqual(helped, typed)
+        before = set(daemon.metrics())
+        with Client(daemon) as client:
+            client.infer(block_request())
+        metrics = self.assert_conservation(daemon, "block", 1)
+        self.assertEqual(before, set(metrics), "a series appeared with the first request")
+        buckets = [value for key, value in metrics.items() if key.startswith("fusewire_total_seconds_bucket") and '"on"' in key]
+        self.assertEqual(buckets, sorted(buckets))
+        self.assertEqual(buckets[-1], 1)
+        daemon.stop()
+
+    # ---- deadlines and cancellation --------------------------------------------------------------
+    def occupy(self, client, count=3):
+        """Calls that keep the device busy for a while; the futures."""
+        return [client.infer.future(slow_request()) for _ in range(count)]
+
+    def wait_in_flight(self, daemon, model, count):
+        end = time.monotonic() + 30
+        while model_metric(daemon.metrics(), "fusewire_infer_in_flight", model) < count:
+            self.assertLess(time.monotonic(), end, "the requests never arrived")
+            time.sleep(0.005)
+
+    def test_a_deadline_that_passes_in_the_queue_is_answered_at_its_time_and_never_runs(self):
+        daemon = self.start(("slow", "block"))
+        with Client(daemon) as busy, Client(daemon) as client:
+            slow = self.occupy(busy)
+            self.wait_in_flight(daemon, "slow", 3)
+            # Raw frames: a gRPC library would time the call itself and never hear the daemon's answer.
+            with h2.Connection(daemon.grpc_port) as connection:
+                started = time.monotonic()
+                stream = connection.start_call(INFER, block_request(), [("grpc-timeout", "50m")])
+                connection.wait(stream, 60)
+                waited = time.monotonic() - started
+                self.assertEqual(connection.stream(stream).grpc_status, 4, connection.stream(stream).blocks)
+                self.assertGreaterEqual(waited, 0.045)
+            running = [future for future in slow if not future.done()]
+            print(f"a deadline of 50 ms was answered after {waited * 1e3:.0f} ms, {len(running)} of 3 slow calls still running")
+            self.assertTrue(running, "the slow calls were too quick for this test")
+            for future in slow:
+                future.result(120)
+            metrics = self.assert_conservation(daemon, "block", 1)
+            self.assertEqual(model_metric(metrics, "fusewire_batches_total", "block"), 0)
+            client.infer(block_request(), timeout=60)
+        daemon.stop()
+
+    def test_calls_cancelled_in_the_queue_never_run(self):
+        daemon = self.start(("slow", "block"))
+        with Client(daemon) as busy, Client(daemon) as client:
+            slow = self.occupy(busy)
+            self.wait_in_flight(daemon, "slow", 3)
+            waiting = [client.infer.future(block_request()) for _ in range(20)]
+            self.wait_in_flight(daemon, "block", 20)
+            for future in waiting:
+                future.cancel()
+            for future in slow:
+                future.result(120)
+            metrics = self.assert_conservation(daemon, "block", 20)
+            cancelled = sum(v for k, v in metrics.items() if k.startswith("fusewire_infer_finished_total") and 'model="block"' in k
+                            and 'code="CANCELLED"' in k)
+            self.assertEqual(cancelled, 20)
+            self.assertEqual(model_metric(metrics, "fusewire_batches_total", "block"), 0)
+            client.infer(block_request(), timeout=60)
+        daemon.stop()
+
+    def test_a_full_queue_is_resource_exhausted_at_once(self):
+        daemon = self.start(("slow", "block"), {"batch": {"queue_requests": 8}})
+        with Client(daemon) as busy, Client(daemon) as client:
+            slow = self.occupy(busy, 2)
+            self.wait_in_flight(daemon, "slow", 2)
+            futures = [client.infer.future(block_request(), timeout=120) for _ in range(60)]
+            codes = [future.code() for future in futures]
+            for future in slow:
+                future.result(120)
+            self.assertEqual(set(codes), {Code.OK, Code.RESOURCE_EXHAUSTED})
+            self.assert_conservation(daemon, "block", 60)
+        daemon.stop()
+
+    def test_deadlines_around_the_service_time_end_each_call_once(self):
+        daemon = self.start()
+        count = 300 if sanitized() else 1500
+        with Client(daemon) as client:
+            futures = [client.infer.future(block_request(16), timeout=0.0002 * (i % 40)) for i in range(count)]
+            codes = {}
+            for future in futures:
+                codes[future.code()] = codes.get(future.code(), 0) + 1
+            print("deadlines around the service time:", {code.name: n for code, n in codes.items()})
+            self.assertLessEqual(set(codes), {Code.OK, Code.DEADLINE_EXCEEDED})
+            self.assertTrue(client.infer(block_request(), timeout=60))
+            self.assert_conservation(daemon, "block")
+        daemon.stop()
+
+    # ---- clients that vanish ---------------------------------------------------------------------
+    def test_clients_that_vanish_at_any_point(self):
+        daemon = self.start(("slow", "block"))
+        request = h2.grpc_message(block_request(64))
+        with Client(daemon) as client:
+            connection = h2.Connection(daemon.grpc_port)
+            whole = (h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0) + h2.frame(h2.HEADERS, h2.END_HEADERS, 1, connection.encoder.encode(
+                h2.grpc_headers(INFER))) + h2.frame(h2.DATA, h2.END_STREAM, 1, request))
+            connection.close()
+            cuts = list(range(0, 300, 7)) + list(range(300, len(whole), 997)) + [len(whole)]
+            for cut in cuts:
+                with socket.create_connection(("127.0.0.1", daemon.grpc_port)) as half:
+                    half.sendall(whole[:cut])
+                    if cut % 2:  # a reset in place of an orderly end
+                        half.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # and with the request in the queue, and with it running
+            for _ in range(3):
+                vanishing = h2.Connection(daemon.grpc_port)
+                vanishing.start_call(INFER, slow_request(1024)[:60000])
+                vanishing.start_call(INFER, block_request())
+                vanishing.close()
+            self.assertTrue(client.infer(block_request(), timeout=60))
+            self.assert_conservation(daemon, "block")
+            end = time.monotonic() + 20
+            while (open_now := daemon.metrics()["fusewire_connections_accepted_total"] - daemon.metrics()[
+                    "fusewire_connections_closed_total"]) > 1:
+                self.assertLess(time.monotonic(), end, f"{open_now} connections are still open")
+                time.sleep(0.02)
+        daemon.stop()
+
+    def test_a_peer_that_never_reads_costs_others_nothing(self):
+        daemon = self.start(("echo", "block"))
+        with Client(daemon) as client:
+            deaf = h2.Connection(daemon.grpc_port, settings=[(4, 0)], window_updates=False)
+            data = bytes(32768)
+            request = pb.infer_request("echo", [pb.tensor("x", "FP32", [1, 32, 256])], [data])
+            for _ in range(1 if sanitized() else 2):
+                deaf.start_call(INFER, request)
+            for _ in range(50):
+                self.assertTrue(client.infer(block_request(), timeout=60))
+            deaf.close()
+            self.assert_conservation(daemon, "block", 50)
+            self.assert_conservation(daemon, "echo")
+        daemon.stop()
+
+    # ---- SIGTERM ---------------------------------------------------------------------------------
+    def test_sigterm_under_load_loses_nothing_that_was_accepted(self):
+        for round_number in range(3):
+            daemon = self.start()
+            answers = {"ok": 0, "refused": 0}
+            failures = []
+            lock = threading.Lock()
+
+            def work():
+                with Client(daemon) as client:
+                    while True:
+                        try:
+                            client.infer(block_request(4), timeout=60)
+                            with lock:
+                                answers["ok"] += 1
+                        except grpc.RpcError as error:
+                            with lock:
+                                answers["refused"] += 1
+                                if error.code() != Code.UNAVAILABLE:
+                                    failures.append(f"{error.code()}: {error.details()}")
+                            return
+
+            threads = [threading.Thread(target=work) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            while answers["ok"] < 100:
+                time.sleep(0.005)
+            daemon.signal()
+            code = daemon.wait(60)
+            for thread in threads:
+                thread.join()
+            self.assertEqual(code, 0, daemon.log())
+            self.assertEqual(failures, [])
+            self.assertLessEqual(answers["refused"], 8)
+            print(f"round {round_number}: {answers['ok']} answers, then each of 8 clients was refused by UNAVAILABLE")
+
+    def test_sigterm_answers_the_calls_in_flight_and_says_goaway_twice(self):
+        daemon = self.start(("slow",))
+        with h2.Connection(daemon.grpc_port, timeout=120) as connection, h2.Connection(daemon.grpc_port) as idle:
+            idle.call(HEALTH, b"")
+            connection.read_until(lambda: connection.settings)
+            request = pb.infer_request("slow", [pb.tensor("x", "FP32", [1, 200, 64])], [bytes(256 * 200)])
+            stream = connection.start_call(INFER, request)
+            self.wait_in_flight(daemon, "slow", 1)
+            daemon.signal()
+            self.assertTrue(connection.wait(stream, 120))
+            self.assertEqual(connection.stream(stream).grpc_status, 0)
+            self.assertTrue(connection.wait_closed(60))
+            for name, one in (("busy", connection), ("idle", idle)):
+                one.wait_closed(60)
+                self.assertEqual([code for _, code, _ in one.goaways], [0, 0], name)
+                self.assertEqual(one.goaways[0][0], 0x7FFFFFFF, name)
+        self.assertEqual(daemon.wait(), 0)
+
+    def test_the_drain_delay_serves_on_with_health_not_serving(self):
+        daemon = self.start(settings={"server": {"drain_delay": 1500}})
+        with Client(daemon) as client:
+            client.infer(block_request())
+            daemon.signal()
+            end = time.monotonic() + 1.2
+            while client.health(b"") != NOT_SERVING:
+                self.assertLess(time.monotonic(), end, "health never said NOT_SERVING")
+            self.assertEqual(daemon.http("/v2/health/ready")[0], 503)
+            self.assertEqual(daemon.http("/v2/health/live")[0], 200)
+            self.assertTrue(client.infer(block_request(), timeout=10))
+        self.assertEqual(daemon.wait(), 0)
+
+    def test_the_drain_is_bounded_in_time(self):
+        daemon = self.start(("slow",), {"server": {"drain_timeout": 100}})
+        with h2.Connection(daemon.grpc_port) as connection:
+            stream = connection.send_headers(h2.grpc_headers(INFER))  # a call that never ends its request
+            connection.send_data(stream, h2.grpc_message(bytes(100))[:50], end_stream=False)
+            connection.read_until(lambda: connection.settings)
+            daemon.signal(signal.SIGTERM)
+            daemon.wait(30)
+
+    def test_an_aborted_scrape_is_no_sigpipe(self):
+        daemon = self.start()
+        for _ in range(10):
+            with socket.create_connection(("127.0.0.1", daemon.admin_port)) as scrape:
+                scrape.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+                scrape.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.assertEqual(daemon.http("/v2/health/live")[0], 200)
+        daemon.stop()
