@@ -59,6 +59,7 @@ static bool take_submitted(struct executor *executor) {
 
 static void *executor_main(void *arg) {
   struct executor *executor = arg;
+  bool told = executor->options.on_lost == NULL;
   for (;;) {
     // The flag is read before the rings are emptied: what was submitted before the stop is seen below.
     bool stopping = atomic_load(&executor->stopping);
@@ -68,6 +69,10 @@ static void *executor_main(void *arg) {
     if (atomic_exchange_explicit(&executor->cancels, false, memory_order_acquire)) core_sweep(executor->core, now_ns);
     int64_t until_ns = core_step(executor->core, now_ns);
     wake_loops(executor);
+    if (!told && core_lost(executor->core)) {
+      told = true;
+      executor->options.on_lost(executor->options.lost_arg);
+    }
     if (stopping && core_idle(executor->core)) return NULL;
     if (until_ns > now_ns) wake_wait(&executor->wake, until_ns);
   }

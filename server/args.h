@@ -1,0 +1,20 @@
+// The command line of fusewired.
+#ifndef ARGS_H
+#define ARGS_H
+
+#include "base/status.h"
+#include "limits.h"
+
+struct args {
+  const char *config;               // NULL: defaults
+  const char *models[LIMIT_MODELS]; // after those of the server file
+  int n_models;
+  const char *listen, *admin;       // NULL: as the server file says
+  bool check, print_config, version, help;
+};
+
+// INVALID_ARGUMENT with a message on anything unknown. Values point into argv.
+MUST_USE enum status args_parse(int argc, char **argv, struct args *out, struct error *err);
+extern const char args_help[];
+
+#endif

@@ -1,0 +1,19 @@
+// The daemon's parts and their order: devices, models, network, executors; up, running, down. Main thread.
+#ifndef DAEMON_H
+#define DAEMON_H
+
+#include "conf/server_conf.h"
+
+// What the process ends with.
+enum exit_code { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
+
+// Validates devices and every model of `conf`, prints each error to stderr, binds nothing.
+enum exit_code daemon_check(const struct server_conf *conf);
+// Serves until a signal or a lost device ends it. Prints one line to stdout when it is ready:
+//   fusewired ready: grpc=HOST:PORT admin=HOST:PORT models=N device=NAME start_ms=T
+enum exit_code daemon_run(const struct server_conf *conf);
+
+// A line "error: file:line:column: message" on stderr; `arg` is an int that counts them.
+void daemon_report(const struct error *err, void *arg);
+
+#endif
