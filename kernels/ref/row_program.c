@@ -113,7 +113,7 @@ static void whole_row(struct machine *m, const struct row_inst *inst) {
 
 static void store(const struct machine *m, const struct row_inst *inst, double *output) {
   int64_t cols = m->program->output_is_scalar[inst->dst] ? 1 : m->program->cols;
-  for (int64_t c = 0; c < cols; c++) output[m->row * cols + c] = at(m, inst->a, c);
+  for (int64_t c = 0; c < cols; c++) output[m->row * cols + c] = at(m, inst->a, c); // [rows, cols] or [rows, 1], contiguous
 }
 
 void ref_row_program(const struct row_program *prog, const struct view *inputs, double *const *outputs, int64_t rows,

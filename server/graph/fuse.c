@@ -88,6 +88,7 @@ static const char *fold_refusal(const struct planner *planner, const struct grou
   const struct op_def *def = op_def_get(node->op);
   if (def->cls == OPC_LINEAR) return "a product reads its operand from memory";
   if (def->cls == OPC_ATTENTION) return "attention reads the keys and values of whole sequences";
+  if (planner->group_of[reader] >= 0) return "it is in the epilogue of another product, which reads this one's result";
   if (!def->fold) return "it needs whole rows of the product, which an epilogue does not see";
   if (!def->fold(planner->graph, node, group->out[0], fold)) return fold->refused;
   if (group->n_nodes == STEP_MAX_NODES) return WHY_NODES;
