@@ -157,6 +157,7 @@ void conn_flush(struct conn *conn) {
     }
   }
   watch(conn, UV_READABLE);
+  if (conn->state == CONN_DRAINING) follow_session(conn);
 }
 
 static void on_connected(struct conn *conn) {
@@ -243,9 +244,13 @@ void conn_close(struct conn *conn) {
 // ---- calls ----------------------------------------------------------------------------------------------------------
 
 bool conn_start(struct conn *conn, struct call *call) {
-  if (conn->state != CONN_READY || !h2_start(&conn->h2, call)) return false;
-  call->conn = conn;
+  if (conn->state != CONN_READY) return false;
   conn->options.on_dirty(conn, conn->options.arg);
+  if (!h2_start(&conn->h2, call)) {
+    conn->state = CONN_DRAINING; // conn_flush looks after it
+    return false;
+  }
+  call->conn = conn;
   return true;
 }
 

@@ -1,0 +1,255 @@
+#include "client/bench.h"
+#include "base/clock.h"
+#include "client/commands.h"
+#include "client/input.h"
+#include "client/load.h"
+#include "client/progress.h"
+#include "client/report.h"
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#define PAYLOAD_BYTES_MAX ((size_t)256 << 20) // of all synthetic requests together
+
+struct bench {
+  struct bench_options options;
+  struct net *net;
+  struct oip_model model;
+  struct payload_options payload_options;
+  struct payload_set payloads;
+  struct rng rng;
+  struct report report;
+  struct progress progress;
+  char server[600], input[300];
+};
+
+static volatile bool interrupted;
+
+static void on_interrupt(int number) {
+  (void)number;
+  interrupted = true;
+  signal(SIGINT, SIG_DFL); // the second one ends the program
+}
+
+// ---- requests -------------------------------------------------------------------------------------------------------
+
+static enum status add_request(const struct input_rows *rows, void *arg, struct error *err) {
+  struct bench *bench = arg;
+  struct request_input input;
+  enum status status = input_make(&bench->model, rows, bench->options.max_id, &bench->rng, &input, err);
+  if (status != STATUS_OK) return status;
+  status = payload_set_add(&bench->payloads, &bench->payload_options, &input, err);
+  request_input_free(&input);
+  return status;
+}
+
+static enum status make_synthetic(struct bench *bench, struct error *err) {
+  const struct bench_options *o = &bench->options;
+  const bool sequences = input_has_sequences(&bench->model);
+  const int64_t low = o->tokens ? o->tokens_low : sequences ? 32 : 1;
+  const int64_t high = o->tokens ? o->tokens_high : low;
+  int64_t *lengths = malloc((size_t)o->batch * sizeof *lengths);
+  enum status status = STATUS_OK;
+  if (!lengths) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
+  for (int64_t i = 0; i < o->payloads && status == STATUS_OK; i++) {
+    struct input_rows rows = {o->batch, lengths, NULL};
+    for (int64_t row = 0; row < o->batch; row++) lengths[row] = rng_between(&bench->rng, low, high);
+    if (!sequences) { // --tokens then means rows; each row is one position
+      const int64_t one = 1;
+      rows = (struct input_rows){lengths[0] * o->batch, NULL, NULL};
+      int64_t *ones = malloc((size_t)rows.n * sizeof *ones);
+      if (!ones) status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
+      for (int64_t row = 0; ones && row < rows.n; row++) ones[row] = one;
+      rows.lengths = ones;
+      if (ones) status = add_request(&rows, bench, err);
+      free(ones);
+    } else {
+      status = add_request(&rows, bench, err);
+    }
+    if (bench->payloads.total_bytes > PAYLOAD_BYTES_MAX) break; // large ones need no variety
+  }
+  free(lengths);
+  char range[64];
+  snprintf(range, sizeof range, low == high ? "%" PRId64 : "%" PRId64 "..%" PRId64, low, high);
+  snprintf(bench->input, sizeof bench->input, "%d synthetic requests of %" PRId64 " x %s %s", bench->payloads.n,
+           o->batch, range, sequences ? "tokens" : "rows");
+  return status;
+}
+
+static enum status make_from_files(struct bench *bench, struct error *err) {
+  struct request_input input;
+  enum status status = input_from_files(&bench->options.inputs, &input, err);
+  if (status != STATUS_OK) return status;
+  status = payload_set_add(&bench->payloads, &bench->payload_options, &input, err);
+  request_input_free(&input);
+  snprintf(bench->input, sizeof bench->input, "one request from %d tensor file%s", bench->options.inputs.n,
+           bench->options.inputs.n == 1 ? "" : "s");
+  return status;
+}
+
+static enum status make_requests(struct bench *bench, struct error *err) {
+  const struct bench_options *o = &bench->options;
+  bench->rng.state = (uint64_t)o->seed;
+  bench->payload_options = (struct payload_options){.model = o->model, .version = o->version, .outputs = &o->outputs,
+                                                    .fusion = {o->ab ? "on" : o->fusion, o->ab ? "off" : NULL}};
+  if (o->inputs.n) return make_from_files(bench, err);
+  enum status status = oip_model_metadata(bench->net, o->model, o->version, &bench->model, err);
+  if (status != STATUS_OK) return status;
+  if (bench->model.n_inputs == 0) {
+    return error_set(err, STATUS_INVALID_ARGUMENT, "the server's metadata of %s lists no inputs; use --input", o->model);
+  }
+  if (!o->input_file) return make_synthetic(bench, err);
+  status = input_read_lines(o->input_file, o->batch, add_request, bench, err);
+  if (status == STATUS_OK && bench->payloads.n == 0) {
+    status = error_set(err, STATUS_INVALID_ARGUMENT, "%s: no requests in it", o->input_file);
+  }
+  snprintf(bench->input, sizeof bench->input, "%d requests of up to %" PRId64 " rows from %s", bench->payloads.n,
+           o->batch, o->input_file);
+  return status;
+}
+
+// ---- runs -----------------------------------------------------------------------------------------------------------
+
+static int64_t slice_of(const struct bench_options *o, int64_t callers) {
+  if (!o->ab) return 0;
+  if (o->slice_calls) return o->slice_calls;
+  return callers == 1 ? 1 : 8 * callers;
+}
+
+static enum status run_level(struct bench *bench, int index, const struct call_method *method, struct error *err) {
+  const struct bench_options *o = &bench->options;
+  struct level *level = &bench->report.levels[index];
+  char label[64];
+  level->rate_per_s = o->rate ? o->rates[index] : 0;
+  level->callers = (int)(o->rate ? o->max_in_flight : o->callers[index]);
+  if (o->rate) snprintf(label, sizeof label, "%.6g calls/s", level->rate_per_s);
+  else snprintf(label, sizeof label, "%d caller%s", level->callers, level->callers == 1 ? "" : "s");
+  progress_label(&bench->progress, label);
+  const struct load_options load = {
+      .net = bench->net,
+      .payloads = &bench->payloads,
+      .method = method,
+      .timeout_ns = o->timeout_ns,
+      .callers = level->callers,
+      .rate_per_s = level->rate_per_s,
+      .poisson = o->poisson,
+      .warmup_ns = o->warmup_ns,
+      .duration_ns = o->duration_ns,
+      .requests = o->requests,
+      .slice_calls = slice_of(o, level->callers),
+      .seed = (uint64_t)o->seed,
+      .on_progress = bench->progress.on ? progress_draw : NULL,
+      .arg = &bench->progress,
+      .interrupt = &interrupted,
+  };
+  bench->report.n_levels = index + 1;
+  const enum status status = load_run(&load, &level->result, err);
+  progress_clear(&bench->progress);
+  return status;
+}
+
+static void note_stream_limit(const struct bench *bench) {
+  const uint64_t per_conn = conn_max_calls(net_conn(bench->net, 0));
+  int64_t most = bench->options.rate ? 0 : bench->options.callers[0];
+  for (int i = 1; !bench->options.rate && i < bench->options.n_levels; i++) {
+    if (bench->options.callers[i] > most) most = bench->options.callers[i];
+  }
+  if ((uint64_t)most <= per_conn * (uint64_t)bench->options.connections) return;
+  fprintf(stderr, "note: the server takes %" PRIu64 " calls at once on a connection; the rest of %" PRId64
+                  " callers queue here. More --connections help.\n", per_conn, most);
+}
+
+static void describe(struct bench *bench) {
+  const struct bench_options *o = &bench->options;
+  struct oip_server server;
+  struct error err;
+  if (oip_server_metadata(bench->net, &server, &err) == STATUS_OK) {
+    snprintf(bench->server, sizeof bench->server, "%s %s", server.name, server.version);
+  }
+  struct report *report = &bench->report;
+  report->url = o->url;
+  report->model = o->model;
+  report->input = bench->input;
+  report->fusion[0] = bench->payload_options.fusion[0];
+  report->fusion[1] = bench->payload_options.fusion[1];
+  report->server = bench->server;
+  report->connections = (int)o->connections;
+  report->n_payloads = bench->payloads.n;
+  report->slice_calls = o->slice_calls;
+  report->seed = o->seed;
+  report->warmup_ns = o->warmup_ns;
+  report->duration_ns = o->duration_ns;
+  report->requests = o->requests;
+  report->deadline_ns = o->deadline_ms * NS_PER_MS;
+  report->batch = o->batch;
+  report->ab = o->ab;
+  report->poisson = o->poisson;
+}
+
+static int write_reports(struct bench *bench) {
+  const struct bench_options *o = &bench->options;
+  struct error err = {0};
+  const bool to_stdout = (o->json && o->json[0] == '-' && !o->json[1]) || (o->csv && o->csv[0] == '-' && !o->csv[1]);
+  enum status status = STATUS_OK;
+  if (!o->quiet) report_table(&bench->report, to_stdout ? stderr : stdout);
+  if (status == STATUS_OK && o->json) status = report_json(&bench->report, o->json, &err);
+  if (status == STATUS_OK && o->csv) status = report_csv(&bench->report, o->csv, &err);
+  if (status == STATUS_OK && o->html) status = report_html(&bench->report, o->html, &err);
+  report_errors(&bench->report, stderr);
+  if (status != STATUS_OK) return command_failure("writing a report", &err);
+  for (int i = 0; i < bench->report.n_levels; i++) {
+    const struct result *result = &bench->report.levels[i].result;
+    if (result_failed(result) || result->n_warmup_failed || result->n_bad_cost) return EXIT_SOME_FAILED;
+  }
+  return EXIT_ALL_OK;
+}
+
+static int run_levels(struct bench *bench) {
+  struct call_method method = {.path = METHOD_INFER};
+  struct error err = {0};
+  enum status status = STATUS_OK;
+  call_timeout_text(bench->options.deadline_ms * NS_PER_MS, method.timeout);
+  signal(SIGINT, on_interrupt);
+  note_stream_limit(bench);
+  for (int i = 0; i < bench->options.n_levels && status == STATUS_OK && !interrupted; i++) {
+    status = run_level(bench, i, &method, &err);
+  }
+  const int code = write_reports(bench);
+  if (status == STATUS_OK) return code;
+  command_failure("the run was cut short", &err);
+  return status == STATUS_UNAVAILABLE ? EXIT_UNREACHABLE : EXIT_SOME_FAILED;
+}
+
+static int run(struct bench *bench) {
+  struct error err = {0};
+  const struct net_options net = {bench->options.url, (int)bench->options.connections, bench->options.wait_ns};
+  enum status status = net_open(&net, &bench->net, &err);
+  if (status == STATUS_INVALID_ARGUMENT) return command_usage_error("bench", &err);
+  if (status != STATUS_OK) {
+    command_failure("bench", &err);
+    return EXIT_UNREACHABLE;
+  }
+  progress_init(&bench->progress, !bench->options.quiet);
+  status = make_requests(bench, &err);
+  if (err.file[0] || (status == STATUS_INVALID_ARGUMENT && bench->options.inputs.n)) {
+    return command_usage_error("bench", &err); // an input file
+  }
+  if (status != STATUS_OK) return command_failure("making requests", &err);
+  describe(bench);
+  return run_levels(bench);
+}
+
+int command_bench(int argc, char **argv) {
+  struct error err = {0};
+  if (bench_help(argc, argv)) return EXIT_ALL_OK;
+  struct bench *bench = calloc(1, sizeof *bench);
+  if (!bench) return EXIT_SOME_FAILED;
+  int code = EXIT_USAGE;
+  if (bench_parse(argc, argv, &bench->options, &err) == STATUS_OK) code = run(bench);
+  else command_usage_error("bench", &err);
+  for (int i = 0; i < bench->report.n_levels; i++) result_free(&bench->report.levels[i].result);
+  net_close(bench->net); // first: queued bytes borrow from payloads
+  payload_set_free(&bench->payloads);
+  free(bench);
+  return code;
+}

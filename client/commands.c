@@ -1,0 +1,25 @@
+#include "client/commands.h"
+#include <string.h>
+
+bool command_help(const char *usage, const struct option_row *rows, int n_rows, int argc, char **argv) {
+  for (int i = 0; i < argc; i++) {
+    if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
+    fputs(usage, stdout);
+    options_help(rows, n_rows, stdout);
+    fputs("\nExit codes: 0 all went well; 1 some calls failed; 2 wrong usage; 3 cannot connect.\n", stdout);
+    return true;
+  }
+  return false;
+}
+
+int command_usage_error(const char *command, const struct error *err) {
+  char text[ERROR_MESSAGE_BYTES + 300];
+  fprintf(stderr, "fusewire %s: %s\n", command, error_text(err, text, sizeof text));
+  fprintf(stderr, "Try 'fusewire %s --help'.\n", command);
+  return EXIT_USAGE;
+}
+
+int command_failure(const char *what, const struct error *err) {
+  fprintf(stderr, "fusewire: %s: %s: %s\n", what, status_name(err->code), err->message);
+  return EXIT_SOME_FAILED;
+}

@@ -1,0 +1,27 @@
+// The program's commands. Each gets the arguments after its name and returns the exit code.
+#ifndef CLIENT_COMMANDS_H
+#define CLIENT_COMMANDS_H
+
+#include "client/options.h"
+
+enum exit_code {
+  EXIT_ALL_OK = 0,
+  EXIT_SOME_FAILED = 1, // some calls failed, or the server is not ready
+  EXIT_USAGE = 2,       // options or input files are wrong; nothing was sent
+  EXIT_UNREACHABLE = 3, // cannot connect, or every connection was lost for good
+};
+
+#define DEFAULT_URL "localhost:8001"
+
+int command_bench(int argc, char **argv);
+int command_infer(int argc, char **argv);
+int command_status(int argc, char **argv);
+int command_models(int argc, char **argv);
+
+// Help for --help anywhere in the arguments (true: printed, exit 0).
+bool command_help(const char *usage, const struct option_row *rows, int n_rows, int argc, char **argv);
+int command_usage_error(const char *command, const struct error *err);
+// One line about a failure, and the exit code it stands for.
+int command_failure(const char *what, const struct error *err);
+
+#endif
