@@ -25,7 +25,7 @@ COPY --from=build-cpu /rootfs/ /
 USER 65532:65532
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["/usr/bin/fusewire", "status", "127.0.0.1:8001"]
+HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["/usr/bin/fusewire", "status", "--url", "127.0.0.1:8001"]
 ENTRYPOINT ["/usr/bin/fusewired", "--config", "/etc/fusewire/server.yaml"]
 CMD ["/etc/fusewire/models/mlp.yaml"]
 
@@ -46,6 +46,6 @@ ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD ["/usr/bin/fusewire", "status", "127.0.0.1:8001"]
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD ["/usr/bin/fusewire", "status", "--url", "127.0.0.1:8001"]
 ENTRYPOINT ["/usr/bin/fusewired", "--config", "/etc/fusewire/server.yaml"]
 CMD ["/etc/fusewire/models/mlp.yaml"]

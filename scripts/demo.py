@@ -4,6 +4,7 @@ independent double-precision implementation, searches with them, then load-tests
 The daemon is not trusted with its own proof: the reference is tests/harness/bert_reference.py, which shares nothing with
 it and is itself checked against PyTorch's BertModel in the tests.
 """
+import json
 import os
 import subprocess
 import sys
@@ -90,10 +91,14 @@ def search(daemon, tokenizer, texts, vectors):
             print(f"      {likeness[row]:.2f}  {texts[row][:110]}")
 
 
-def load_test(daemon):
-    command = [client_path(), "bench", "--ab", "--server", daemon.address, "--model", "minilm", "--concurrency", "4",
-               "--duration", os.environ.get("FW_DEMO_SECONDS", "8s")]
-    print("    " + " ".join(command[:1] + command[1:]).replace(ROOT + "/", ""))
+def load_test(daemon, sequences):
+    """The real texts again, in their order, by the load tester."""
+    ids = f"{ROOT}/.cache/demo-ids.jsonl"
+    with open(ids, "w") as file:
+        file.writelines(json.dumps(sequence) + "\n" for sequence in sequences)
+    command = [client_path(), "bench", "--ab", "--url", daemon.address, "--model", "minilm", "--input-file", ids,
+               "--output", "sentence_embedding", "--concurrency", "4", "--duration", os.environ.get("FW_DEMO_TIME", "8s")]
+    print("    " + " ".join(command).replace(ROOT + "/", ""), flush=True)
     return subprocess.run(command).returncode == 0
 
 
@@ -119,7 +124,7 @@ def main():
         heading("nearest texts to a few queries")
         search(daemon, tokenizer, texts, expected)
         heading("load test: fused against unfused, interleaved")
-        good &= load_test(daemon)
+        good &= load_test(daemon, sequences)
     sys.exit(0 if good else 1)
 
 

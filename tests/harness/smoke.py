@@ -31,7 +31,7 @@ def main():
         x = np.random.default_rng(1).normal(size=(4, 768)).astype(np.float32)
         result = triton.infer(client, "mlp", {"x": x})
         assert result.as_numpy("y").shape == (4, 768) and np.isfinite(result.as_numpy("y")).all()
-        status = subprocess.run(client_command + ["status", daemon.address], capture_output=True, text=True)
+        status = subprocess.run(client_command + ["status", "--url", daemon.address], capture_output=True, text=True)
         assert status.returncode == 0, status.stdout + status.stderr
         print(f"serves: an answer in {triton.parameters(result)['total_us']:.0f} us, ready after "
               f"{daemon.ready_seconds * 1e3:.0f} ms, RSS {daemon.proc('VmRSS') / 1024:.1f} MB; "
