@@ -154,7 +154,7 @@ static void note_stream_limit(const struct bench *bench) {
   for (int i = 1; !bench->options.rate && i < bench->options.n_levels; i++) {
     if (bench->options.callers[i] > most) most = bench->options.callers[i];
   }
-  if ((uint64_t)most <= per_conn * (uint64_t)bench->options.connections) return;
+  if (per_conn == 0 || (uint64_t)most <= per_conn * (uint64_t)bench->options.connections) return;
   fprintf(stderr, "note: the server takes %" PRIu64 " calls at once on a connection; the rest of %" PRId64
                   " callers queue here. More --connections help.\n", per_conn, most);
 }

@@ -103,8 +103,12 @@ static void became_ready(struct conn *conn) {
   conn->options.on_state(conn, conn->options.arg);
 }
 
-// After bytes came in: has the state of the session moved?
+// After bytes came in or went out: has the state of the session moved?
 static void follow_session(struct conn *conn) {
+  if (h2_over(&conn->h2)) {
+    fail(conn, conn->h2.settings_seen ? "the server broke the HTTP/2 protocol" : "the server does not speak HTTP/2");
+    return;
+  }
   if (conn->state == CONN_HANDSHAKE && conn->h2.settings_seen) became_ready(conn);
   if (conn->state == CONN_READY && conn->h2.draining) conn->state = CONN_DRAINING;
   if (conn->state == CONN_DRAINING && conn->h2.n_running == 0) {
@@ -127,8 +131,7 @@ static void on_readable(struct conn *conn) {
     }
     const int error = h2_feed(&conn->h2, conn->options.read_buffer, (size_t)n);
     if (error) {
-      fail(conn, error < 0 && !conn->h2.settings_seen ? "the server does not speak HTTP/2"
-                                                      : h2_error_text(error));
+      fail(conn, conn->h2.settings_seen ? h2_error_text(error) : "the server does not speak HTTP/2");
       return;
     }
     if ((size_t)n < conn->options.read_bytes) break;
@@ -157,7 +160,7 @@ void conn_flush(struct conn *conn) {
     }
   }
   watch(conn, UV_READABLE);
-  if (conn->state == CONN_DRAINING) follow_session(conn);
+  follow_session(conn);
 }
 
 static void on_connected(struct conn *conn) {

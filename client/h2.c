@@ -106,10 +106,11 @@ static ssize_t on_frame_length(nghttp2_session *session, uint8_t frame_type, int
 // A request that never left (GOAWAY in between) has no stream whose close would tell us.
 static int on_frame_not_send(nghttp2_session *session, const nghttp2_frame *frame, int error, void *arg) {
   struct h2 *h2 = arg;
-  (void)session;
   if (frame->hd.type != NGHTTP2_HEADERS) return 0;
   for (struct call *call = h2->first; call; call = call->next) {
     if (call->stream_id != frame->hd.stream_id) continue;
+    nghttp2_session_set_stream_user_data(session, call->stream_id, NULL); // a close may yet follow
+    h2->draining = true;
     finish_as(h2, call, STATUS_UNAVAILABLE, nghttp2_strerror(error));
     break;
   }
@@ -261,8 +262,8 @@ int h2_pull(struct h2 *h2) {
   return nghttp2_session_send(h2->session);
 }
 
-bool h2_wants_write(const struct h2 *h2) {
-  return nghttp2_session_want_write(h2->session) != 0;
+bool h2_over(const struct h2 *h2) {
+  return !nghttp2_session_want_read(h2->session) && !nghttp2_session_want_write(h2->session);
 }
 
 void h2_cancel(struct h2 *h2, struct call *call, enum status status, const char *message) {

@@ -28,7 +28,7 @@ MUST_USE bool h2_start(struct h2 *h2, struct call *call); // false: refused, not
 MUST_USE int h2_feed(struct h2 *h2, const uint8_t *data, size_t bytes);
 // Move frames into `out` until it is full or nothing is left. Negative as h2_feed.
 MUST_USE int h2_pull(struct h2 *h2);
-bool h2_wants_write(const struct h2 *h2);
+bool h2_over(const struct h2 *h2); // the session has ended itself (the peer broke the protocol)
 void h2_cancel(struct h2 *h2, struct call *call, enum status status, const char *message);
 void h2_fail_calls(struct h2 *h2, enum status status, const char *message); // ends all; oldest first
 uint32_t h2_max_calls(const struct h2 *h2);

@@ -36,7 +36,7 @@ struct load {
   struct caller *free;
   int n_running;
   int next_conn;
-  uint64_t next_payload;
+  uint64_t n_sent;
   int64_t start_ns;
   int64_t window_start_ns, window_end_ns; // of completions that make the throughput
   int64_t last_done_ns;
@@ -78,7 +78,12 @@ static bool start_call(struct load *load, struct caller *caller, struct conn *co
   if (!conn_start(conn, call)) return false;
   load->free = caller->next_free;
   load->n_running++;
+  load->n_sent++;
   return true;
+}
+
+static const struct payload *next_payload(const struct load *load, uint64_t index) {
+  return &load->options->payloads->items[index % (uint64_t)load->options->payloads->n];
 }
 
 static void sum_slice(struct load *load, const struct outcome *outcome, const struct reply_cost *cost) {
@@ -151,13 +156,13 @@ static void send_open(struct load *load) {
     struct conn *conn = ready_conn(load);
     if (!conn) return; // tried again when one comes up; the schedule does not wait
     struct caller *caller = load->free;
+    caller->payload = next_payload(load, load->n_sent);
+    if (!start_call(load, caller, conn, now)) continue; // that connection has just gone
     const bool due = open_loop_take(&load->open, now, &scheduled);
-    FW_ASSERT(due);
-    caller->payload = &load->options->payloads->items[load->next_payload++ % (uint64_t)load->options->payloads->n];
+    FW_ASSERT(due && scheduled == next);
     caller->measured = phases_send(&load->phases, scheduled) == PHASE_MEASURE;
     caller->from_ns = scheduled;
     if (caller->measured) record_lag(load, now - scheduled);
-    if (!start_call(load, caller, conn, now) && caller->measured) load->result->n_unsent++;
   }
 }
 
@@ -198,7 +203,7 @@ static void end_slice(struct load *load) {
 }
 
 // May one more call be sent now? Moves on to the next slice when the last one has drained.
-static bool take_ab(struct load *load, int64_t now) {
+static bool ab_ready(struct load *load, int64_t now) {
   if (load->ab.sent_in_slice == load->ab.slice_calls) {
     if (load->n_running > 0) return false;
     end_slice(load);
@@ -212,42 +217,36 @@ static bool take_ab(struct load *load, int64_t now) {
     if (first_of_pair) load->pair_measured = now >= load->phases.warmup_end_ns;
     begin_slice(load, now);
   }
-  return ab_take(&load->ab);
+  return true;
 }
 
-static void setup_closed(struct load *load, struct caller *caller, int64_t now) {
-  const struct payload_set *payloads = load->options->payloads;
-  uint64_t index = load->next_payload;
-  caller->from_ns = now;
-  if (load->options->slice_calls) { // both slices of a pair send the same payloads
-    index = (uint64_t)(ab_pair(&load->ab) * load->ab.slice_calls + load->ab.sent_in_slice - 1);
-    caller->variant = ab_variant(&load->ab);
-    caller->measured = load->pair_measured;
-    if (caller->measured) load->phases.n_measured++;
-  } else {
-    caller->measured = phases_send(&load->phases, now) == PHASE_MEASURE;
-  }
-  if (caller->measured && load->window_start_ns == CLOCK_NEVER) load->window_start_ns = now;
-  caller->payload = &payloads->items[index % (uint64_t)payloads->n];
+// Both slices of a pair send the same requests.
+static uint64_t ab_index(const struct load *load) {
+  return (uint64_t)(ab_pair(&load->ab) * load->ab.slice_calls + load->ab.sent_in_slice);
 }
 
 static void send_closed(struct load *load) {
+  const bool ab = load->options->slice_calls > 0;
   while (load->free && !load->sending_over) {
     const int64_t now = clock_now_ns();
     struct conn *conn = ready_conn(load);
     if (!conn) return; // callers wait for a connection: they have not sent anything yet
-    if (load->options->slice_calls) {
-      if (!take_ab(load, now)) return;
-    } else if (phases_over(&load->phases, now)) {
-      load->sending_over = true;
-      return;
-    }
+    if (!ab && phases_over(&load->phases, now)) load->sending_over = true;
+    if (load->sending_over || (ab && !ab_ready(load, now))) return;
     struct caller *caller = load->free;
-    setup_closed(load, caller, now);
-    load->next_payload++;
-    if (!start_call(load, caller, conn, now)) {
-      if (caller->measured) load->result->n_unsent++;
+    caller->payload = next_payload(load, ab ? ab_index(load) : load->n_sent);
+    caller->variant = ab ? ab_variant(&load->ab) : 0;
+    if (!start_call(load, caller, conn, now)) continue; // that connection has just gone
+    caller->from_ns = now;
+    if (ab) {
+      const bool taken = ab_take(&load->ab);
+      FW_ASSERT(taken);
+      caller->measured = load->pair_measured;
+      load->phases.n_measured += caller->measured;
+    } else {
+      caller->measured = phases_send(&load->phases, now) == PHASE_MEASURE;
     }
+    if (caller->measured && load->window_start_ns == CLOCK_NEVER) load->window_start_ns = now;
   }
 }
 
