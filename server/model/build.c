@@ -164,7 +164,7 @@ static void no_such_tensor(struct builder *b, const struct conf_node *at, const 
     const char *other =
         i < n_inputs ? b->model->inputs[i].name : build_tensor(b, i - n_inputs)->name;
     int distance = conf_distance(name, other);
-    if (distance >= best_distance) continue;
+    if (distance >= best_distance || distance >= (int)strlen(name)) continue;
     best_distance = distance;
     best = other;
   }

@@ -1,0 +1,648 @@
+// Model files: what they become, and every mistake told with its place, what was expected and what
+// was found.
+#include "unit/conf/collect.h"
+
+#include "model/model.h"
+
+static struct collect collected;
+static struct server_conf conf;
+static char folder[256], path[300], weights_path[300];
+
+// Matrices up.weight [8, 4], down.weight [4, 8], table.weight [10, 4]; vectors up.bias [8],
+// down.bias [4].
+static int setup(void **state) {
+  (void)state;
+  const char *header =
+      "{\"up.weight\":{\"dtype\":\"F32\",\"shape\":[8,4],\"data_offsets\":[0,128]},"
+      "\"down.weight\":{\"dtype\":\"F32\",\"shape\":[4,8],\"data_offsets\":[128,256]},"
+      "\"table.weight\":{\"dtype\":\"F16\",\"shape\":[10,4],\"data_offsets\":[256,336]},"
+      "\"up.bias\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[336,368]},"
+      "\"down.bias\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[368,384]}}";
+  uint8_t bytes[2048] = {(uint8_t)strlen(header), (uint8_t)(strlen(header) >> 8)};
+  memcpy(bytes + 8, header, strlen(header));
+  snprintf(folder, sizeof folder, "%s", temp_folder());
+  snprintf(path, sizeof path, "%s/m.yaml", folder);
+  snprintf(weights_path, sizeof weights_path, "%s/w.safetensors", folder);
+  write_file(weights_path, bytes, 8 + strlen(header) + 384);
+  server_conf_defaults(&conf);
+  return 0;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  unlink(path);
+  unlink(weights_path);
+  return rmdir(folder);
+}
+
+static struct model *parse(const char *text, const struct plan_caps *caps, enum status *code) {
+  struct model *model = NULL;
+  write_file(path, text, strlen(text));
+  collected = (struct collect){0};
+  *code = model_parse(path, &conf, caps, collect_error, &collected, &model);
+  return model;
+}
+
+static struct model *accepts(const char *text) {
+  enum status code;
+  struct model *model = parse(text, NULL, &code);
+  assert_string_equal(collected.text, "");
+  assert_int_equal(code, STATUS_OK);
+  assert_non_null(model);
+  return model;
+}
+
+static void refuses(const char *text, const char *errors) {
+  enum status code;
+  struct model *model = parse(text, NULL, &code);
+  if (code == STATUS_OK) {
+    print_error("accepted:\n%s\n", text);
+    model_put(model);
+  }
+  assert_string_equal(collected.text, errors);
+  assert_int_equal(code, STATUS_INVALID_ARGUMENT);
+  assert_string_equal(collected.file, path);
+}
+
+// A model of synthetic weights with one [batch, 4] input and the given steps, the first on line 5;
+// the output is y.
+static const char *with_steps(const char *steps) {
+  static char text[4096];
+  snprintf(
+      text, sizeof text,
+      "name: m\nweights: {synthetic: {}}\ninputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\n"
+      "graph:\n%soutputs: [y]\n",
+      steps);
+  return text;
+}
+
+static void refuses_steps(const char *steps, const char *errors) {
+  refuses(with_steps(steps), errors);
+}
+
+// The same with sequences: input x [batch, seq, 12].
+static const char *with_sequence_steps(const char *steps) {
+  static char text[4096];
+  snprintf(text, sizeof text,
+           "name: m\nweights: {synthetic: {}}\n"
+           "inputs: [{name: x, dtype: fp32, shape: [batch, seq, 12]}]\ngraph:\n%soutputs: [y]\n",
+           steps);
+  return text;
+}
+
+// "op out<in,in out<in" of a graph, for comparing whole graphs.
+static const char *nodes_text(const struct model *model) {
+  static char text[8192];
+  size_t used = 0;
+  text[0] = '\0';
+  for (int32_t i = 0; i < model->graph.n_nodes; i++) {
+    const struct node *node = &model->graph.nodes[i];
+    const struct tensor *tensors = model->graph.tensors;
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s %s <", op_name(node->op),
+                             tensors[node->out].name);
+    for (int j = 0; j < node->n_in; j++)
+      used += (size_t)snprintf(text + used, sizeof text - used, " %s", tensors[node->in[j]].name);
+    used += (size_t)snprintf(text + used, sizeof text - used, "\n");
+  }
+  return text;
+}
+
+static void becomes(const char *text, const char *nodes) {
+  struct model *model = accepts(text);
+  assert_string_equal(nodes_text(model), nodes);
+  model_put(model);
+}
+
+// ---- what files become
+// ----------------------------------------------------------------------------
+
+static void the_signature_has_the_wires_names_dtypes_and_shapes(void **state) {
+  (void)state;
+  struct model *model = accepts(
+      "name: e\nversion: 7\nweights: {synthetic: {seed: 3, scale: 0.1}}\nfusion: ab\nmax_seqlen: "
+      "9\n"
+      "batch: {max_tokens: 100, max_requests: 5, max_delay: 20, queue_requests: 30}\n"
+      "inputs:\n"
+      "  - {name: input_ids, dtype: int64, shape: [batch, seq]}\n"
+      "  - {name: attention_mask, dtype: int64, shape: [batch, seq], role: mask, optional: true}\n"
+      "graph:\n"
+      "  - embedding: {in: input_ids, weights: words, rows: 50, features: 8, out: h}\n"
+      "  - pool: {kind: mean, out: p}\n"
+      "outputs: [{name: last_hidden_state, from: h}, {name: sentence, from: p, dtype: fp16}]\n");
+  assert_string_equal(model->name, "e");
+  assert_string_equal(model->version, "7");
+  assert_true(model->has_sequences && model->graph.has_sequences);
+  assert_int_equal(model->max_seqlen, 9);
+  assert_int_equal(model->batch.max_tokens, 100);
+  assert_int_equal(model->max_request_rows, 100);
+  assert_int_equal(model->batch.max_delay_ns, 20000);
+  assert_true(model->fusion_available[FUSION_ON] && model->fusion_available[FUSION_OFF]);
+  assert_int_equal(model->fusion_default, FUSION_ON);
+  const struct signature_tensor *ids = &model->inputs[0], *mask = &model->inputs[1];
+  assert_int_equal(ids->index_limit, 50);
+  assert_int_equal(ids->row_elements, 1);
+  assert_true(ids->per_token);
+  assert_false(ids->optional);
+  assert_int_equal(mask->role, ROLE_MASK);
+  assert_true(mask->optional);
+  const struct signature_tensor *hidden = &model->outputs[0], *sentence = &model->outputs[1];
+  assert_int_equal(hidden->rank, 3);
+  assert_int_equal(hidden->dims[0], DIM_BATCH);
+  assert_int_equal(hidden->dims[1], DIM_SEQ);
+  assert_int_equal(hidden->dims[2], 8);
+  assert_int_equal(hidden->dtype, DTYPE_F32);
+  assert_int_equal(sentence->rank, 2);
+  assert_false(sentence->per_token);
+  assert_int_equal(sentence->dtype, DTYPE_F16);
+  assert_string_equal(nodes_text(model),
+                      "embedding h < input_ids words.weight\npool p < h\ncast cast#2 < p\n");
+  assert_int_equal(model->graph.n_outputs, 2);
+  model_put(model);
+}
+
+static void steps_read_the_one_before_unless_they_say_otherwise(void **state) {
+  (void)state;
+  becomes(
+      with_steps(
+          "  - relu\n  - scale: {factor: 2, out: a}\n  - tanh:\n  - add: {in: [a, x], out: y}\n"),
+      "relu relu#0 < x\nscale a < relu#0\ntanh tanh#2 < a\nadd y < a x\n");
+}
+
+static void every_op_has_a_word(void **state) {
+  (void)state;
+  becomes(
+      with_steps("  - linear: {weights: l, features: 6}\n"
+                 "  - linear: {weights: l2, features: 4, bias: false}\n"
+                 "  - linear: {weight: full.w, bias: full.b, features: 4}\n"
+                 "  - layer_norm: {weights: n}\n  - rms_norm: {weights: r, eps: 1.0e-6}\n"
+                 "  - gelu: {form: tanh}\n  - gelu\n  - relu\n  - silu\n  - tanh\n  - sigmoid\n"
+                 "  - softmax\n  - normalize: {eps: 0.001}\n  - identity\n  - bias: {weight: v}\n"
+                 "  - mul: {weight: g}\n  - add: {weight: v}\n  - cast: {to: fp32, out: c}\n"
+                 "  - reduce: {kind: max, out: m}\n  - mul: {in: [c, m], out: y}\n"),
+      "linear linear#0 < x l.weight l.bias\nlinear linear#1 < linear#0 l2.weight\n"
+      "linear linear#2 < linear#1 full.w full.b\n"
+      "layer_norm layer_norm#3 < linear#2 n.weight n.bias\n"
+      "rms_norm rms_norm#4 < layer_norm#3 r.weight\ngelu gelu#5 < rms_norm#4\n"
+      "gelu gelu#6 < gelu#5\nrelu relu#7 < gelu#6\nsilu silu#8 < relu#7\ntanh tanh#9 < silu#8\n"
+      "sigmoid sigmoid#10 < tanh#9\nsoftmax softmax#11 < sigmoid#10\n"
+      "normalize normalize#12 < softmax#11\nidentity identity#13 < normalize#12\n"
+      "bias bias#14 < identity#13 v\nmul mul#15 < bias#14 g\nadd add#16 < mul#15 v\n"
+      "cast c < add#16\nreduce m < c\nmul y < c m\n");
+}
+
+static void a_repeat_counts_in_names(void **state) {
+  (void)state;
+  becomes(with_steps("  - repeat:\n      times: 2\n      as: k\n      body:\n"
+                     "        - bias: {weight: 'b.{k}', out: 'h.{k+1}'}\n"
+                     "        - repeat: {times: 2, body: [{bias: {weight: 'c.{k}.{i}'}}]}\n"
+                     "  - add: {in: [h.1, h.2], out: y}\n"),
+          "bias h.1 < x b.0\nbias bias#1 < h.1 c.0.0\nbias bias#2 < bias#1 c.0.1\n"
+          "bias h.2 < bias#2 b.1\nbias bias#4 < h.2 c.1.0\nbias bias#5 < bias#4 c.1.1\nadd y < h.1 "
+          "h.2\n");
+}
+
+static void an_mlp_becomes_its_ops(void **state) {
+  (void)state;
+  becomes(with_steps("  - mlp: {weights: f, hidden: 8, out: y}\n"),
+          "linear y/up < x f.up.weight f.up.bias\ngelu y/activation < y/up\n"
+          "linear y < y/activation f.down.weight f.down.bias\n");
+  becomes(
+      with_steps("  - mlp: {up: a, down: b, gate: c, hidden: 8, activation: silu, bias: false, "
+                 "norm: pre,\n"
+                 "          norm_kind: rms_norm, norm_weights: n, residual: true, out: y}\n"),
+      "rms_norm y/norm < x n.weight\nlinear y/up < y/norm a.weight\n"
+      "linear y/gate < y/norm c.weight\nsilu y/activation < y/gate\n"
+      "mul y/gated < y/activation y/up\nlinear y/output < y/gated b.weight\nadd y < y/output x\n");
+}
+
+static void an_attention_block_becomes_its_ops(void **state) {
+  (void)state;
+  becomes(
+      with_sequence_steps("  - attention_block: {weights: a, heads: 3, kv_heads: 1, causal: true,\n"
+                          "      norm: post, residual: true, output: o, out: y}\n"),
+      "linear y/query < x a.query.weight a.query.bias\nlinear y/key < x a.key.weight a.key.bias\n"
+      "linear y/value < x a.value.weight a.value.bias\nattention y/context < y/query y/key "
+      "y/value\n"
+      "linear y/output < y/context a.o.weight a.o.bias\nadd y/residual < y/output x\n"
+      "layer_norm y < y/residual a.norm.weight a.norm.bias\n");
+  struct model *model = accepts(
+      with_sequence_steps("  - attention_block: {heads: 3, kv_heads: 1, causal: true, out: y}\n"));
+  const struct node *node = &model->graph.nodes[3];
+  assert_int_equal(node->op, OP_ATTENTION);
+  assert_int_equal(node->attrs.heads, 3);
+  assert_int_equal(node->attrs.kv_heads, 1);
+  assert_true(node->attrs.causal);
+  assert_int_equal(model->graph.tensors[node->in[0]].cols, 12);
+  assert_int_equal(model->graph.tensors[node->in[1]].cols, 4);
+  model_put(model);
+}
+
+static void an_encoder_layer_norms_before_or_after(void **state) {
+  (void)state;
+  becomes(with_sequence_steps(
+              "  - encoder_layer: {heads: 3, hidden: 8, norm: pre, bias: false, out: y}\n"),
+          "layer_norm y/attention.norm < x attention_norm.weight attention_norm.bias\n"
+          "linear y/attention.query < y/attention.norm query.weight\n"
+          "linear y/attention.key < y/attention.norm key.weight\n"
+          "linear y/attention.value < y/attention.norm value.weight\n"
+          "attention y/attention.context < y/attention.query y/attention.key y/attention.value\n"
+          "linear y/attention.output < y/attention.context attention_output.weight\n"
+          "add y/attention < y/attention.output x\n"
+          "layer_norm y/mlp.norm < y/attention output_norm.weight output_norm.bias\n"
+          "linear y/mlp.up < y/mlp.norm up.weight\ngelu y/mlp.activation < y/mlp.up\n"
+          "linear y/mlp.output < y/mlp.activation down.weight\nadd y < y/mlp.output y/attention\n");
+  struct model *model =
+      accepts(with_sequence_steps("  - encoder_layer: {heads: 3, hidden: 8, out: y}\n"));
+  assert_int_equal(model->graph.n_nodes, 12);
+  assert_int_equal(model->graph.nodes[11].op, OP_LAYER_NORM); // post is the default
+  model_put(model);
+}
+
+static void dims_come_from_the_weights_file(void **state) {
+  (void)state;
+  struct model *model = accepts(
+      "name: m\nweights: {file: w.safetensors}\ninputs: [{name: i, dtype: int32, shape: [batch]}]\n"
+      "graph: [{embedding: {weights: table}}, {linear: {weights: up}}, {linear: {weights: down, "
+      "out: y}}]\n"
+      "outputs: [y]\n");
+  assert_int_equal(model->inputs[0].index_limit, 10);
+  assert_int_equal(model->outputs[0].dims[1], 4);
+  assert_int_equal(model->weights.n_weights, 5);
+  assert_int_equal(model->weights.weights[0].stored_dtype, DTYPE_F16);
+  assert_false(model->has_sequences);
+  assert_int_equal(model->max_seqlen, 1);
+  model_put(model);
+}
+
+static enum dtype dtype_of(const struct model *model, const char *name) {
+  int32_t id = graph_find_tensor(&model->graph, name);
+  if (id < 0) fail_msg("no tensor %s", name);
+  return model->graph.tensors[id].dtype;
+}
+
+static void bf16_computes_between_casts_with_fp32_vectors(void **state) {
+  (void)state;
+  struct model *model =
+      accepts("name: m\ncompute: bf16\nweights: {synthetic: {}}\n"
+              "inputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\n"
+              "graph: [{layer_norm: {weights: n}}, {linear: {weights: l, features: 4, out: h}},\n"
+              "  {add: {in: [h, x], out: s}}]\noutputs: [{name: y, from: s}]\n");
+  assert_string_equal(nodes_text(model),
+                      "cast cast#0 < x\nlayer_norm layer_norm#1 < cast#0 n.weight n.bias\n"
+                      "linear h < layer_norm#1 l.weight l.bias\nadd s < h cast#0\n"
+                      "cast cast#4 < s\n");
+  assert_int_equal(dtype_of(model, "x"), DTYPE_F32);
+  assert_int_equal(dtype_of(model, "layer_norm#1"), DTYPE_BF16);
+  assert_int_equal(dtype_of(model, "l.weight"), DTYPE_BF16);
+  assert_int_equal(dtype_of(model, "l.bias"), DTYPE_F32);
+  assert_int_equal(dtype_of(model, "n.weight"), DTYPE_F32);
+  assert_int_equal(dtype_of(model, "s"), DTYPE_BF16);
+  assert_int_equal(model->graph.tensors[model->graph.outputs[0]].dtype, DTYPE_F32);
+  assert_int_equal(model->outputs[0].dtype, DTYPE_F32);
+  model_put(model);
+}
+
+static void an_input_may_be_an_output(void **state) {
+  (void)state;
+  becomes("name: m\ninputs: [{name: x, dtype: fp32, shape: [batch, 2, 3]}]\ngraph: [{identity: "
+          "{out: z}}]\n"
+          "outputs: [{name: y, from: x, shape: [batch, 6]}, z]\n",
+          "identity z < x\nidentity identity#1 < x\n");
+}
+
+// ---- mistakes around the graph
+// --------------------------------------------------------------------
+
+static void missing_and_unknown_keys_are_told_together(void **state) {
+  (void)state;
+  refuses("nam: m\nfusoin: on\n", "1:1: nam: unknown key \"nam\"; did you mean \"name\"?\n"
+                                  "2:1: fusoin: unknown key \"fusoin\"; did you mean \"fusion\"?\n"
+                                  "1:1: key \"name\" is missing\n1:1: key \"inputs\" is missing\n");
+}
+
+static void identity_and_modes_are_checked(void **state) {
+  (void)state;
+  refuses(
+      "name: a b\nversion: 1/2\ncompute: fp64\nfusion: maybe\nbatch: {max_tokens: 0, delay: 1}\n"
+      "inputs: []\n",
+      "1:7: name: expected letters, digits, \".\", \"_\" and \"-\", found \"a b\"\n"
+      "2:10: version: expected letters, digits, \".\", \"_\" and \"-\", found \"1/2\"\n"
+      "3:10: compute: expected one of fp32, fp16, bf16, found fp64; did you mean \"fp32\"?\n"
+      "4:9: fusion: expected one of on, off, ab, found maybe\n"
+      "5:24: batch.delay: unknown key \"delay\"; expected one of max_tokens, max_requests, "
+      "max_delay, "
+      "queue_requests\n"
+      "5:21: batch.max_tokens: expected an integer from 1 to 1048576, found 0\n"
+      "6:9: inputs: expected 1 to 16 inputs, found 0\n");
+}
+
+static void a_compute_type_the_device_lacks_is_refused(void **state) {
+  (void)state;
+  struct plan_caps caps = {.dtype_ok = {[DTYPE_F32] = true}};
+  enum status code;
+  struct model *model = parse("name: m\ncompute: bf16\ninputs: []\n", &caps, &code);
+  assert_null(model);
+  assert_non_null(strstr(collected.text, "2:10: compute: this device does not compute in bf16\n"));
+}
+
+static void input_mistakes(void **state) {
+  (void)state;
+  const struct {
+    const char *inputs, *errors;
+  } cases[] = {
+      {"{name: x, dtype: fp32, shape: [batch, seq, 4, seq]}",
+       "2:47: inputs[0].shape[3]: batch stands first and seq second\n"},
+      {"{name: x, dtype: fp32, shape: [4, batch]}",
+       "2:32: inputs[0].shape[0]: the first dimension is always batch\n"},
+      {"{name: x, dtype: fp32, shape: []}",
+       "2:31: inputs[0].shape: expected 1 to 8 dimensions, found 0\n"},
+      {"{name: x, dtype: fp32, shape: [batch, 1000000000]}",
+       "2:39: inputs[0].shape[1]: expected an integer from 1 to 16777216, found 1000000000\n"},
+      {"{name: x, dtype: fp32, shape: [batch, 16777216, 16777216]}",
+       "2:31: inputs[0].shape: more than 16777216 elements in one row\n"},
+      {"{name: x, dtype: fp33, shape: [batch]}",
+       "2:18: inputs[0].dtype: expected one of fp32, fp16, bf16, int64, int32, found fp33; did you "
+       "mean \"fp32\"?\n"},
+      {"{name: x, dtype: int64, shape: [batch, 4]}",
+       "2:1: inputs[0]: an input of int64 has one index per row: [batch] or [batch, seq]\n"},
+      {"{name: x, dtype: fp32, shape: [batch, seq], role: mask}",
+       "2:1: inputs[0]: a mask or lengths input is int64 or int32, found fp32\n"},
+      {"{name: x, dtype: int64, shape: [batch], role: mask}",
+       "2:1: inputs[0]: a mask has the shape [batch, seq]\n"},
+      {"{name: x, dtype: int64, shape: [batch, seq], role: lengths}",
+       "2:1: inputs[0]: lengths have the shape [batch]\n"},
+      {"{name: positions, dtype: fp32, shape: [batch]}",
+       "2:8: inputs[0].name: \"positions\" is a name that the graph uses itself\n"},
+      {"{name: 'a b', dtype: fp32, shape: [batch]}",
+       "2:8: inputs[0].name: a name may not contain blanks, quotes, # or what is not ASCII\n"},
+      {"{dtype: fp32, shape: [batch], rol: mask}",
+       "2:31: inputs[0].rol: unknown key \"rol\"; did you mean \"role\"?\n"
+       "2:1: inputs[0]: key \"name\" is missing\n"},
+      {"5", "2:1: inputs[0]: expected a map (key: value), found 5\n"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[1024];
+    // The map begins at line 2, column 1.
+    snprintf(text, sizeof text, "{name: m, inputs: [\n%s]}\n", cases[i].inputs);
+    refuses(text, cases[i].errors);
+  }
+}
+
+static void inputs_are_checked_together(void **state) {
+  (void)state;
+#define INPUTS(list) "name: m\ninputs: [" list "]\ngraph: [relu]\noutputs: [y]\n"
+#define IDS "{name: ids, dtype: int64, shape: [batch, seq]}"
+  refuses(INPUTS(IDS ", " IDS), "2:58: inputs[1]: a second input \"ids\"\n");
+  refuses(INPUTS(IDS ", {name: m, dtype: int64, shape: [batch, seq], role: mask}, "
+                     "{name: n, dtype: int64, shape: [batch], role: lengths}"),
+          "2:9: inputs: expected one mask or lengths input, found several\n");
+  refuses(INPUTS("{name: x, dtype: fp32, shape: [batch, 4]}, {name: n, dtype: int32, shape: "
+                 "[batch], role: lengths}"),
+          "2:9: inputs: a mask or lengths input needs a data input with a seq dimension\n");
+  refuses(INPUTS("{name: m, dtype: int64, shape: [batch, seq], role: mask}"),
+          "2:9: inputs: expected an input that is no mask and not optional, with a seq dimension: "
+          "it gives a request "
+          "its size\n");
+  refuses("name: m\ninputs: [" IDS
+          ", {name: extra, dtype: fp32, shape: [batch, 4]}]\nweights: {synthetic: {}}\n"
+          "graph: [{embedding: {weights: w, rows: 4, features: 4, out: y}}]\noutputs: [y]\n",
+          "2:58: inputs[1]: no step reads \"extra\"; an input that is ignored must be optional\n");
+}
+
+static void weights_sources_are_checked(void **state) {
+  (void)state;
+#define WEIGHTS(w)                                                                                 \
+  "name: m\nweights: " w "\ninputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\n"                 \
+  "graph: [{linear: {weights: up, out: y}}, {linear: {weights: down, out: z}}]\noutputs: [z]\n"
+  refuses(WEIGHTS("{}"),
+          "2:10: weights: expected one of the keys \"file\" and \"synthetic\", found none\n");
+  refuses(WEIGHTS("{file: a, synthetic: {}}"),
+          "2:10: weights: expected one of the keys \"file\" and \"synthetic\", found both\n");
+  refuses(WEIGHTS("w.safetensors"),
+          "2:10: weights: expected a map (key: value), found w.safetensors\n");
+  refuses(
+      WEIGHTS("{synthetic: {seed: -1, scale: .nan}}"),
+      "2:29: weights.synthetic.seed: expected an integer from 0 to 9223372036854775807, found -1\n"
+      "2:40: weights.synthetic.scale: expected a number from 0 to 1e+06, found .nan\n"
+      "4:18: graph[0].linear: key \"features\" is missing: synthetic weights have no shape of "
+      "their own\n"
+      "4:51: graph[1].linear: key \"features\" is missing: synthetic weights have no shape of "
+      "their own\n");
+  char errors[512];
+  snprintf(errors, sizeof errors,
+           "2:17: weights.file: %s/none.safetensors: cannot be read: No such file or directory\n",
+           folder);
+  refuses(WEIGHTS("{file: none.safetensors}"), errors); // told once, not for every weight
+  snprintf(errors, sizeof errors, "2:17: weights.file: %s/m.yaml: the header should have", folder);
+  enum status code;
+  (void)parse(WEIGHTS("{file: m.yaml}"), NULL, &code);
+  assert_int_equal(code, STATUS_INVALID_ARGUMENT);
+  assert_memory_equal(collected.text, errors, strlen(errors));
+  refuses(
+      "name: m\ninputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\ngraph: [{linear: {weights: "
+      "up, out: y}}]\n"
+      "outputs: [y]\n",
+      "3:18: graph[0].linear: weight \"up.weight\" is needed, but the model has no `weights:`\n");
+}
+
+static void output_mistakes(void **state) {
+  (void)state;
+#define OUTPUTS(list)                                                                              \
+  "name: m\ninputs: [{name: x, dtype: fp32, shape: [batch, seq, 4]}]\n"                            \
+  "graph: [{relu: {out: hidden}}]\noutputs: " list "\n"
+  refuses(OUTPUTS("[]"), "4:10: outputs: expected 1 to 8 outputs, found 0\n");
+  refuses(OUTPUTS("[hiden]"),
+          "4:11: outputs[0]: no tensor \"hiden\" above; did you mean \"hidden\"?\n");
+  refuses(OUTPUTS("[zzz]"),
+          "4:11: outputs[0]: no input and no output of an earlier step is called \"zzz\"\n");
+  refuses(OUTPUTS("[hidden, {name: h2, from: hidden}]"),
+          "4:19: outputs[1]: output \"hidden\" already is this tensor\n");
+  refuses(OUTPUTS("[{name: y, from: hidden}, {name: y, from: x}]"),
+          "4:36: outputs[1]: output \"y\" already exists\n");
+  refuses(OUTPUTS("[{name: y, from: hidden, shape: [batch, 4]}]"),
+          "4:42: outputs[0].shape: the graph makes [batch, seq, 4] of it\n");
+  refuses(OUTPUTS("[{name: y, from: hidden, dtype: int64}]"),
+          "4:42: outputs[0].dtype: expected one of fp32, fp16, bf16, found int64\n");
+}
+
+static void sequence_limits_must_fit(void **state) {
+  (void)state;
+#define SEQ(keys)                                                                                  \
+  "name: m\n" keys                                                                                 \
+  "weights: {synthetic: {}}\ninputs: [{name: i, dtype: int64, shape: [batch, seq]}]\n"             \
+  "graph: [{embedding: {in: positions, weights: p, rows: 16, features: 4, out: y}}, "              \
+  "{embedding: {in: i, weights: w, rows: 9, features: 4, out: z}}]\noutputs: [y, z]\n"
+  struct model *model = accepts(SEQ(""));
+  assert_int_equal(model->max_seqlen, 16); // from the table
+  model_put(model);
+  refuses(SEQ("max_seqlen: 17\n"),
+          "2:13: max_seqlen: 17 positions, but the position table has 16 rows\n");
+  refuses(SEQ("max_seqlen: 12\nbatch: {max_tokens: 8}\n"),
+          "2:13: max_seqlen: 12 tokens in a sequence, but batch.max_tokens is 8\n");
+  refuses("name: m\nmax_seqlen: 5\ninputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\ngraph: "
+          "[{relu: {out: y}}]\n"
+          "outputs: [y]\n",
+          "2:1: max_seqlen: no input has a seq dimension\n");
+}
+
+// ---- mistakes in steps
+// ----------------------------------------------------------------------------
+
+static void step_mistakes(void **state) {
+  (void)state;
+  refuses_steps("  - liner: {weights: a}\n",
+                "5:5: graph[0].liner: unknown op or block \"liner\"; did you mean \"linear\"?\n"
+                "6:11: outputs[0]: no input and no output of an earlier step is called \"y\"\n");
+  refuses_steps("  - convolution\n  - relu: {out: y}\n",
+                "5:5: graph[0]: unknown op or block \"convolution\"; docs/MODELS.md lists them\n");
+  refuses_steps("  - relu: {out: y}\n  - {relu: {}, gelu: {}}\n",
+                "6:5: graph[1]: expected one op or block, as in \"- linear: {weights: a}\", found "
+                "a map of several keys\n");
+  refuses_steps("  - relu: 5\n  - relu: {out: y}\n",
+                "5:11: graph[0].relu: expected a map (key: value), found 5\n");
+  refuses_steps(
+      "  - linear: {weights: l, featurs: 8, out: y}\n",
+      "5:26: graph[0].linear.featurs: unknown key \"featurs\"; did you mean \"features\"?\n");
+  refuses_steps(
+      "  - linear: {weights: l, features: 1000000000, out: y}\n",
+      "5:36: graph[0].linear.features: expected an integer from 1 to 16777216, found 1000000000\n");
+  refuses_steps(
+      "  - linear: {weights: l, features: 1e9, out: y}\n",
+      "5:36: graph[0].linear.features: expected an integer from 1 to 16777216, found 1e9\n");
+  refuses_steps("  - linear: {features: 4, out: y}\n",
+                "5:13: graph[0].linear: expected one of the keys \"weights\" (a prefix) and "
+                "\"weight\" (a name), found none\n");
+  refuses_steps(
+      "  - linear: {weight: l, bias: true, features: 4, out: y}\n",
+      "5:31: graph[0].linear.bias: expected a name: with \"weight\" the bias is named in full\n");
+  refuses_steps("  - layer_norm: {weights: n, eps: nan, out: y}\n",
+                "5:35: graph[0].layer_norm.eps: expected a number from 0 to 1, found nan\n");
+  refuses_steps("  - scale: {out: y}\n", "5:12: graph[0].scale: key \"factor\" is missing\n");
+  refuses_steps("  - scale: {factor: inf, out: y}\n",
+                "5:21: graph[0].scale.factor: expected a number from -1e+30 to 1e+30, found inf\n");
+  refuses_steps("  - add: {in: x, out: y}\n",
+                "5:15: graph[0].add.in: expected 2 tensors in `in`, found 1\n");
+  refuses_steps(
+      "  - relu: {in: z, out: y}\n",
+      "5:16: graph[0].relu.in: no input and no output of an earlier step is called \"z\"\n");
+  refuses_steps("  - relu: {out: y}\n  - relu: {out: y}\n",
+                "6:17: graph[1].relu.out: there is a tensor \"y\" already\n");
+  refuses_steps("  - relu: {out: x}\n  - relu: {out: y}\n",
+                "5:17: graph[0].relu.out: there is a tensor \"x\" already\n");
+  refuses_steps(
+      "  - bias: {weight: w, out: h}\n  - linear: {weight: w, features: 8, out: y}\n",
+      "6:13: graph[1].linear: weight \"w\" is [8, 4] here and [1, 4] elsewhere in the graph\n");
+  refuses_steps("  - embedding: {in: positions, weights: p, rows: 4, features: 4, out: y}\n",
+                "5:21: graph[0].embedding.in: \"positions\" needs an input with a seq dimension\n");
+}
+
+static void one_mistake_does_not_hide_the_next_nor_repeat_itself(void **state) {
+  (void)state;
+  refuses_steps(
+      "  - relu: {in: nothing, out: h}\n"
+      "  - linear: {in: h, weights: l, features: 4, out: k}\n"
+      "  - gelu: {form: erv}\n"
+      "  - add: {in: [h, k], out: y}\n",
+      "5:16: graph[0].relu.in: no input and no output of an earlier step is called \"nothing\"\n"
+      "7:18: graph[2].gelu.form: expected one of erf, tanh, found erv; did you mean \"erf\"?\n");
+}
+
+static void heads_must_divide(void **state) {
+  (void)state;
+  const struct {
+    const char *keys, *errors;
+  } cases[] = {
+      {"heads: 0",
+       "5:30: graph[0].attention_block.heads: expected an integer from 1 to 4096, found 0\n"},
+      {"heads: 5",
+       "5:30: graph[0].attention_block.heads: 5 heads do not divide 12 columns evenly\n"},
+      {"heads: 4, kv_heads: 3",
+       "5:43: graph[0].attention_block.kv_heads: 3 kv heads do not divide 4 heads evenly\n"},
+      {"causal: false", "5:22: graph[0].attention_block: key \"heads\" is missing\n"},
+      {"heads: 4096, head_dim: 16777216",
+       "5:30: graph[0].attention_block.heads: heads x head_dim is more than 16777216\n"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char steps[256];
+    snprintf(steps, sizeof steps, "  - attention_block: {%s, out: y}\n", cases[i].keys);
+    refuses(with_sequence_steps(steps), cases[i].errors);
+  }
+}
+
+static void repeat_mistakes(void **state) {
+  (void)state;
+  refuses_steps("  - repeat: {times: 3, body: [{relu: {out: y}}]}\n",
+                "5:44: graph[0].repeat.body[0].relu.out: there is a tensor \"y\" already; inside a "
+                "repeat, use its counter "
+                "in the name\n");
+  refuses_steps(
+      "  - repeat: {times: 3, as: k, body: [{bias: {weight: 'b.{i}'}}]}\n  - relu: {out: y}\n",
+      "5:54: graph[0].repeat.body[0].bias.weight: \"{i}\" names no counter of a repeat around it; "
+      "expected {k} or "
+      "{k+1}\n");
+  refuses_steps("  - repeat: {times: 5000, body: [relu]}\n  - relu: {out: y}\n",
+                "5:21: graph[0].repeat.times: expected an integer from 1 to 1024, found 5000\n");
+  refuses_steps("  - repeat: {body: [relu]}\n  - relu: {out: y}\n",
+                "5:13: graph[0].repeat: key \"times\" is missing\n");
+  refuses_steps(
+      "  - repeat: {times: 2, body: [{repeat: {times: 2, body: [relu]}}]}\n  - relu: {out: y}\n",
+      "5:40: graph[0].repeat.body[0].repeat: a repeat around this one counts with \"i\" already\n");
+  // A billion steps: the graph's limit stops it, and says so once.
+  refuses_steps("  - repeat: {times: 1000, as: a, body: [{repeat: {times: 1000, as: b, body: "
+                "[{repeat: {times: 1000, "
+                "body: [relu]}}]}}]}\n  - relu: {out: y}\n",
+                "5:108: graph[0].repeat.body[0].repeat.body[0].repeat.body[0]: relu: more than "
+                "4096 nodes, or out of memory\n");
+}
+
+static void misshapen_weights_are_told_where_they_are_used(void **state) {
+  (void)state;
+  refuses("name: m\nweights: {file: w.safetensors}\ninputs: [{name: x, dtype: fp32, shape: [batch, "
+          "8]}]\ngraph:\n"
+          "  - linear: {weights: up}\n  - linear: {weights: dwon}\n  - layer_norm: {weights: down, "
+          "out: y}\noutputs: [y]\n",
+          "5:13: graph[0].linear: weight \"up.weight\" has the shape [8, 4]; expected [8, 8]\n"
+          "6:13: graph[1].linear: weight \"dwon.weight\" is not in the weights file; the nearest "
+          "is \"down.weight\"\n");
+}
+
+static void a_missing_model_file_is_not_found(void **state) {
+  (void)state;
+  struct model *model = NULL;
+  collected = (struct collect){0};
+  assert_int_equal(
+      model_parse("/nonexistent/m.yaml", &conf, NULL, collect_error, &collected, &model),
+      STATUS_NOT_FOUND);
+  assert_string_equal(collected.text, "0:0: cannot be read: No such file or directory\n");
+  assert_string_equal(collected.file, "/nonexistent/m.yaml");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_signature_has_the_wires_names_dtypes_and_shapes),
+      cmocka_unit_test(steps_read_the_one_before_unless_they_say_otherwise),
+      cmocka_unit_test(every_op_has_a_word),
+      cmocka_unit_test(a_repeat_counts_in_names),
+      cmocka_unit_test(an_mlp_becomes_its_ops),
+      cmocka_unit_test(an_attention_block_becomes_its_ops),
+      cmocka_unit_test(an_encoder_layer_norms_before_or_after),
+      cmocka_unit_test(dims_come_from_the_weights_file),
+      cmocka_unit_test(bf16_computes_between_casts_with_fp32_vectors),
+      cmocka_unit_test(an_input_may_be_an_output),
+      cmocka_unit_test(missing_and_unknown_keys_are_told_together),
+      cmocka_unit_test(identity_and_modes_are_checked),
+      cmocka_unit_test(a_compute_type_the_device_lacks_is_refused),
+      cmocka_unit_test(input_mistakes),
+      cmocka_unit_test(inputs_are_checked_together),
+      cmocka_unit_test(weights_sources_are_checked),
+      cmocka_unit_test(output_mistakes),
+      cmocka_unit_test(sequence_limits_must_fit),
+      cmocka_unit_test(step_mistakes),
+      cmocka_unit_test(one_mistake_does_not_hide_the_next_nor_repeat_itself),
+      cmocka_unit_test(heads_must_divide),
+      cmocka_unit_test(repeat_mistakes),
+      cmocka_unit_test(misshapen_weights_are_told_where_they_are_used),
+      cmocka_unit_test(a_missing_model_file_is_not_found),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
