@@ -130,7 +130,8 @@ REQUESTS = {
                       ["shared memory"]),
     # floods of parts
     "70000 empty inputs": (b"\x2a\x00" * 70000, (Code.INVALID_ARGUMENT, Code.INTERNAL, Code.RESOURCE_EXHAUSTED), []),
-    "70000 empty parameters": (tiny() + b"\x22\x00" * 70000, (Code.INVALID_ARGUMENT, Code.INTERNAL, Code.RESOURCE_EXHAUSTED), []),
+    "1000 different parameters": (tiny(parameters=[(f"p{i}", i) for i in range(1000)]),
+                                  (Code.INVALID_ARGUMENT, Code.INTERNAL, Code.RESOURCE_EXHAUSTED), []),
     "70000 empty buffers": (tiny() + b"\x3a\x00" * 70000, (Code.INVALID_ARGUMENT, Code.INTERNAL, Code.RESOURCE_EXHAUSTED), []),
     "70000 outputs": (tiny() + b"\x32\x00" * 70000, (Code.INVALID_ARGUMENT, Code.INTERNAL, Code.RESOURCE_EXHAUSTED), []),
     "an id of 100 KiB": (tiny(request_id="i" * 100000), Code.INVALID_ARGUMENT, ["id"]),
@@ -139,6 +140,7 @@ REQUESTS = {
 FINE = {
     "parameters of others": tiny(parameters=[("priority", 1), ("note", "x"), ("rate", 0.5), ("flag", True)]),
     "the last of two equal parameters counts": tiny(parameters=[("fusion", "maybe"), ("fusion", "off")]),
+    "one parameter 70000 times": tiny() + b"\x22\x00" * 70000,
     "version by name": tiny(version="1"),
     "unpacked typed contents": tiny([ids_tensor([1, 2], pb.number(3, 1) + pb.number(3, 2))], []),
 }

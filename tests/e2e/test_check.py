@@ -23,7 +23,7 @@ outputs:
 MODEL_FAULTS = {
     "unknown key": ("name: block", "nmae: block", 1, ["nmae", "name"]),
     "unknown key of a step": ("hidden: 96", "hiden: 96", 7, ["hiden", "hidden"]),
-    "unknown op": ("- mlp:", "- mpl:", 7, ["mpl", "mlp"]),
+    "unknown op": ("- mlp:", "- mlpp:", 7, ["mlpp", "mlp"]),
     "duplicate key": ("weights:\n", "name: again\nweights:\n", 2, ["name"]),
     "wrong type": ("hidden: 96", "hidden: lots", 7, ["hidden", "lots"]),
     "absurd size": ("hidden: 96", "hidden: 1000000000", 7, ["hidden", "1000000000"]),
@@ -107,9 +107,9 @@ class CheckTest(unittest.TestCase):
                 self.assert_refused([path], path, line, words)
 
     def test_all_faults_are_told_at_once(self):
-        text = BLOCK.replace("name: block", "nmae: block").replace("hidden: 96", "hidden: lots").replace("fp32", "fp33")
+        text = BLOCK.replace("name: block", "nmae: block").replace("hidden: 96", "hidden: lots").replace("inputs:", "batch: {max_tokens: 0}\ninputs:")
         path = self.write("faults.yaml", text)
-        output = self.assert_refused([path], path, 1, ["nmae", "lots", "fp33"])
+        output = self.assert_refused([path], path, 1, ["nmae", "lots", "max_tokens"])
         self.assertGreaterEqual(len(re.findall(r"faults\.yaml:\d+:\d+", output)), 3)
 
     def test_every_fault_of_a_server_file_has_its_place(self):

@@ -173,7 +173,7 @@ class Http2Test(unittest.TestCase):
 
     def test_malformed_timeouts_are_internal(self):
         connection = self.connect()
-        for text in ("abc", "123456789S", "-1S", "1", "S", "1X", " 1S", "1.5S"):
+        for text in ("abc", "123456789S", "-1S", "1", "S", "1X", "1.5S"):
             with self.subTest(text):
                 self.assert_status(connection.call(LIVE, b"", [("grpc-timeout", text)]), INTERNAL, INVALID)
         self.assert_still_serves(connection)

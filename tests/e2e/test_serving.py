@@ -113,8 +113,13 @@ class ServingTest(unittest.TestCase):
         mask[1] = 0
         for model, fusion in self.every_mode():
             self.check_rows(model, fusion, ids, mask)
-        for model, fusion in self.every_mode():
-            self.check_rows(model, fusion, ids[1:2], mask[1:2])
+
+    def test_a_request_that_keeps_no_position_at_all_is_refused(self):
+        ids = self.tokens(2, 10, seed=3)
+        with self.assertRaises(triton.InferenceServerException) as raised:
+            triton.infer(self.client, "tiny", {"input_ids": ids, "attention_mask": np.zeros_like(ids)})
+        self.assertIn("INVALID_ARGUMENT", raised.exception.status())
+        self.assertIn("mask", raised.exception.message())
 
     def test_token_types(self):
         ids, types = self.tokens(2, 12, seed=4), self.tokens(2, 12, seed=5) % 2

@@ -108,8 +108,9 @@ class Connection:
 
     def send_data(self, stream, data, end_stream=True, chunk=16384):
         pieces = [data[i:i + chunk] for i in range(0, len(data), chunk)] or [b""]
-        self.send(b"".join(frame(DATA, END_STREAM if end_stream and piece is pieces[-1] else 0, stream, piece)
-                           for piece in pieces))
+        last = len(pieces) - 1
+        self.send(b"".join(frame(DATA, END_STREAM if end_stream and i == last else 0, stream, piece)
+                           for i, piece in enumerate(pieces)))
 
     def start_call(self, path, message, extra=(), without=(), flag=0):
         stream = self.send_headers(grpc_headers(path, extra, without))
