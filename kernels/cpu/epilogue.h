@@ -16,4 +16,19 @@ struct epilogue_call {
   struct view operands[EPILOGUE_MAX];
 };
 
+// One rectangle of a larger epilogue: `whole` describes row 0, column 0; sums of the rectangle are at `sums`.
+static inline void epilogue_rectangle(const struct epilogue_call *whole, const float *sums, int64_t sums_stride,
+                                      int32_t row, int32_t rows, int32_t col, int32_t cols,
+                                      void (*epilogue_run)(const struct epilogue_call *call)) {
+  struct epilogue_call call = *whole;
+  call.rows = rows, call.cols = cols, call.sums = sums, call.sums_stride = sums_stride;
+  call.y.data = (char *)call.y.data + (row * call.y.stride + col) * (int64_t)dtype_bytes(call.y.dtype);
+  for (int i = 0; i < call.n_ops; i++) {
+    struct view *v = &call.operands[i];
+    int64_t skip = (call.ops[i].kind == EPI_BIAS ? 0 : row * v->stride) + col;
+    if (v->data) v->data = (char *)v->data + skip * (int64_t)dtype_bytes(v->dtype);
+  }
+  epilogue_run(&call);
+}
+
 #endif

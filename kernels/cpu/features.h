@@ -37,8 +37,9 @@ struct cpu_ops {
   void (*softmax_run)(const struct attention_call *call);
   void (*scale_run)(const struct attention_call *call);
   void (*context_run)(const struct attention_call *call);
-  // Own fp32 product (product.h): chosen where it measures faster than the library's.
+  // Own fp32 product (own.h): chosen where it measures faster than the library's.
   void (*product_f32_run)(const struct product_call *call);
+  int32_t panel_cols; // of its packed weights
   // dst[i] = act(src[i]); for tests of the polynomials over all of fp32.
   void (*activate)(enum activation act, const float *src, float *dst, int64_t n);
   void (*exp)(const float *src, float *dst, int64_t n);

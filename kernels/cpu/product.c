@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/own.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,9 @@
 
 struct slice {
   int32_t first, n;
-  struct onednn_slice *library;
+  struct onednn_slice *library; // PRODUCT_LIBRARY
+  void *packed;                 // PRODUCT_OWN
+  size_t packed_bytes;
 };
 
 struct product {
@@ -48,6 +51,50 @@ static void cut_slices(struct product *p) {
   }
 }
 
+static bool is_amx(const struct product *p) {
+  return p->spec.problem.w_dtype == DTYPE_BF16;
+}
+
+static bool own_supports(const struct product_spec *spec) {
+  const struct linear_problem *problem = &spec->problem;
+  if (problem->x_dtype != problem->w_dtype) return false;
+  if (problem->x_dtype == DTYPE_F32) return true;
+  return problem->x_dtype == DTYPE_BF16 && spec->features->amx_bf16 && amx_supports(problem->k);
+}
+
+// Measured on Sapphire Rapids (bench/cpu/bench_product.c): our kernels win for every row count where there is AVX-512
+// or AMX, chiefly by their epilogues. On AVX2 the library is kept.
+static enum product_kind choose(const struct product_spec *spec) {
+  if (spec->kind == PRODUCT_LIBRARY || !own_supports(spec)) return PRODUCT_LIBRARY;
+  if (spec->kind == PRODUCT_OWN) return PRODUCT_OWN;
+  return spec->ops->isa == CPU_AVX512 ? PRODUCT_OWN : PRODUCT_LIBRARY;
+}
+
+static bool pack_own(struct product *p, struct slice *s, const void *rows) {
+  int32_t k = p->spec.problem.k, panel = p->spec.ops->panel_cols;
+  s->packed_bytes = is_amx(p) ? amx_bytes(s->n, k) : own_f32_bytes(s->n, k, panel);
+  s->packed = aligned_alloc(64, (s->packed_bytes + 64) & ~(size_t)63);
+  if (!s->packed) return false;
+  if (is_amx(p)) amx_pack(s->packed, rows, s->n, k);
+  else own_f32_pack(s->packed, rows, s->n, k, panel);
+  return true;
+}
+
+static bool make_library(struct product *p, struct slice *s, const void *rows, const char **why) {
+  const struct linear_problem *problem = &p->spec.problem;
+  struct onednn_slice_spec spec = {.n = s->n,
+                                   .k = problem->k,
+                                   .x_dtype = problem->x_dtype,
+                                   .w_dtype = problem->w_dtype,
+                                   .y_dtype = p->direct ? problem->y_dtype : DTYPE_F32,
+                                   .x_stride = p->spec.x_stride,
+                                   .y_stride = p->direct ? p->spec.y_stride : p->widest,
+                                   .bias = p->bias_inside,
+                                   .n_threads = p->spec.n_threads};
+  s->library = onednn_slice_create(&spec, rows, why);
+  return s->library != NULL;
+}
+
 static bool fill_slice(struct product *p, struct slice *s, product_read_rows read, void *arg, const char **why) {
   const struct linear_problem *problem = &p->spec.problem;
   size_t bytes = (size_t)s->n * (size_t)problem->k * dtype_bytes(problem->w_dtype);
@@ -55,19 +102,7 @@ static bool fill_slice(struct product *p, struct slice *s, product_read_rows rea
   *why = "out of memory";
   if (!rows) return false;
   bool ok = read(arg, s->first, s->n, rows);
-  if (ok) {
-    struct onednn_slice_spec spec = {.n = s->n,
-                                     .k = problem->k,
-                                     .x_dtype = problem->x_dtype,
-                                     .w_dtype = problem->w_dtype,
-                                     .y_dtype = p->direct ? problem->y_dtype : DTYPE_F32,
-                                     .x_stride = p->spec.x_stride,
-                                     .y_stride = p->direct ? p->spec.y_stride : p->widest,
-                                     .bias = p->bias_inside,
-                                     .n_threads = p->spec.n_threads};
-    s->library = onednn_slice_create(&spec, rows, why);
-    ok = s->library != NULL;
-  }
+  if (ok) ok = p->kind == PRODUCT_OWN ? pack_own(p, s, rows) : make_library(p, s, rows, why);
   free(rows);
   return ok;
 }
@@ -79,7 +114,7 @@ struct product *product_create(const struct product_spec *spec, product_read_row
   if (!p) return NULL;
   p->spec = *spec;
   p->n_slices = n_slices;
-  p->kind = PRODUCT_LIBRARY;
+  p->kind = choose(spec);
   const struct linear_problem *problem = &spec->problem;
   p->bias_inside = problem->n_epilogue > 0 && problem->epilogue[0].kind == EPI_BIAS;
   p->direct = problem->y_dtype == DTYPE_F32 || problem->n_epilogue == (p->bias_inside ? 1 : 0);
@@ -94,7 +129,10 @@ struct product *product_create(const struct product_spec *spec, product_read_row
 
 void product_destroy(struct product *p) {
   if (!p) return;
-  for (int32_t i = 0; i < p->n_slices; i++) onednn_slice_destroy(p->slices[i].library);
+  for (int32_t i = 0; i < p->n_slices; i++) {
+    onednn_slice_destroy(p->slices[i].library);
+    free(p->slices[i].packed);
+  }
   free(p);
 }
 
@@ -108,11 +146,15 @@ enum product_kind product_kind_of(const struct product *p) {
 
 int64_t product_bytes(const struct product *p) {
   int64_t bytes = 0;
-  for (int32_t i = 0; i < p->n_slices; i++) bytes += onednn_slice_bytes(p->slices[i].library);
+  for (int32_t i = 0; i < p->n_slices; i++) {
+    const struct slice *s = &p->slices[i];
+    bytes += s->library ? onednn_slice_bytes(s->library) : (int64_t)s->packed_bytes;
+  }
   return bytes;
 }
 
 size_t product_workspace_bytes(const struct product *p) {
+  if (p->kind == PRODUCT_OWN) return OWN_SUMS_FLOATS * sizeof(float);
   size_t sums = p->direct ? 0 : (size_t)PRODUCT_ROWS * (size_t)p->widest * sizeof(float);
   return ((size_t)((p->spec.problem.n + 15) & ~15) * sizeof(float) + sums + 63) & ~(size_t)63; // a converted bias, then sums
 }
@@ -123,27 +165,39 @@ static struct view element_view(struct view v, int64_t col) {
   return v;
 }
 
-static void finish(const struct product *p, const struct product_run *run, const struct slice *s, const float *sums,
-                   int64_t sums_stride, int first_op) {
+// The epilogue from operation `first_op` on, over a whole slice.
+static struct epilogue_call slice_epilogue(const struct product *p, const struct product_run *run,
+                                           const struct slice *s, int first_op) {
   const struct linear_problem *problem = &p->spec.problem;
   struct view y = {run->y, p->spec.y_stride, problem->n, problem->y_dtype};
   struct epilogue_call call = {.ops = problem->epilogue + first_op,
                                .n_ops = (uint8_t)(problem->n_epilogue - first_op),
                                .rows = run->rows,
                                .cols = s->n,
-                               .sums = sums,
-                               .sums_stride = sums_stride,
                                .y = element_view(y, s->first)};
   for (int i = first_op; i < problem->n_epilogue; i++) {
     uint8_t kind = problem->epilogue[i].kind;
     if (kind == EPI_BIAS || kind == EPI_ADD || kind == EPI_MUL)
       call.operands[i - first_op] = element_view(run->operands[i], s->first);
   }
-  p->spec.ops->epilogue_run(&call);
+  return call;
+}
+
+static void run_own(const struct product *p, const struct product_run *run, const struct slice *s) {
+  struct product_call call = {.rows = run->rows,
+                              .n = s->n,
+                              .k = p->spec.problem.k,
+                              .x = run->x,
+                              .x_stride = p->spec.x_stride,
+                              .weights = s->packed,
+                              .sums = run->workspace,
+                              .epilogue = slice_epilogue(p, run, s, 0)};
+  if (is_amx(p)) amx_product_run(&call, p->spec.ops->epilogue_run);
+  else p->spec.ops->product_f32_run(&call);
 }
 
 // The bias as floats: where it is, or converted into the workspace.
-static const float *bias_floats(const struct product *p, const struct product_run *run, const struct slice *s) {
+static const float *bias_floats(const struct product_run *run, const struct slice *s) {
   const struct view *v = &run->operands[0];
   if (v->dtype == DTYPE_F32) return (const float *)v->data + s->first;
   float *out = run->workspace;
@@ -151,20 +205,29 @@ static const float *bias_floats(const struct product *p, const struct product_ru
     uint16_t bits = ((const uint16_t *)v->data)[s->first + i];
     out[i] = v->dtype == DTYPE_BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
   }
-  (void)p;
   return out;
+}
+
+static bool run_library(const struct product *p, const struct product_run *run, const struct slice *s) {
+  const struct linear_problem *problem = &p->spec.problem;
+  const float *bias = p->bias_inside ? bias_floats(run, s) : NULL;
+  int first_op = p->bias_inside ? 1 : 0;
+  char *y = (char *)run->y + (int64_t)s->first * (int64_t)dtype_bytes(problem->y_dtype);
+  float *sums = (float *)run->workspace + ((problem->n + 15) & ~15);
+  void *out = p->direct ? (void *)y : sums;
+  if (!onednn_slice_run(s->library, run->thread, run->rows, run->x, bias, out)) return false;
+  if (p->direct && first_op == problem->n_epilogue) return true;
+  struct epilogue_call call = slice_epilogue(p, run, s, first_op);
+  call.sums = out;
+  call.sums_stride = p->direct ? p->spec.y_stride : p->widest;
+  p->spec.ops->epilogue_run(&call);
+  return true;
 }
 
 bool product_run(const struct product *p, const struct product_run *run) {
   const struct slice *s = &p->slices[run->slice];
-  const struct linear_problem *problem = &p->spec.problem;
-  const float *bias = p->bias_inside ? bias_floats(p, run, s) : NULL;
-  int first_op = p->bias_inside ? 1 : 0;
-  char *y = (char *)run->y + (int64_t)s->first * (int64_t)dtype_bytes(problem->y_dtype);
-  float *sums = (float *)run->workspace + ((problem->n + 15) & ~15);
-  if (!onednn_slice_run(s->library, run->thread, run->rows, run->x, bias, p->direct ? y : (char *)sums)) return false;
-  if (!p->direct) finish(p, run, s, sums, p->widest, first_op);
-  else if (first_op < problem->n_epilogue) finish(p, run, s, (const float *)y, p->spec.y_stride, first_op);
+  if (p->kind == PRODUCT_LIBRARY) return run_library(p, run, s);
+  run_own(p, run, s);
   return true;
 }
 

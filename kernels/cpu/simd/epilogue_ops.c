@@ -1,72 +1,107 @@
-// Epilogues of products, one strip of columns at a time. See kernels/cpu/epilogue.h.
+// Epilogues of products: four vectors of a row at a time go through all operations in registers. See
+// kernels/cpu/epilogue.h.
 #include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/lines.h"
 #include "kernels/cpu/simd/table.h"
 
-#define STRIP 512 // floats; a strip and its operand stay in the first-level cache
+#define WIDTH 4 // vectors
 
-static const void *element(const struct view *v, int64_t row, int64_t col) {
+INLINE const void *element(const struct view *v, int64_t row, int64_t col) {
   return (const char *)v->data + (row * v->stride + col) * (int64_t)dtype_bytes(v->dtype);
 }
 
-static void mul_floats(float *out, const float *x, int32_t n) {
-  int32_t c = 0;
-  for (; c + VL <= n; c += VL) vf_store(out + c, vf_load(out + c) * vf_load(x + c));
-  for (; c < n; c++) out[c] *= x[c];
-}
-
-static void sum2_floats(float *out, const float *x, const float *y, int32_t n) {
-  int32_t c = 0;
-  for (; c + VL <= n; c += VL) vf_store(out + c, vf_load(x + c) + vf_load(y + c));
-  for (; c < n; c++) out[c] = x[c] + y[c];
-}
-
-// out <- op(x); out may be x.
-static void apply_op(const struct epilogue_call *call, int op, int32_t row, int32_t col, int32_t n, const float *x,
-                     float *out) {
-  const struct epilogue_op *e = &call->ops[op];
-  float line[STRIP];
-  const float *operand = NULL;
-  if (e->kind == EPI_BIAS || e->kind == EPI_ADD || e->kind == EPI_MUL) {
-    const struct view *v = &call->operands[op];
-    operand = element(v, e->kind == EPI_BIAS ? 0 : row, col);
-    if (v->dtype != DTYPE_F32) load_floats(line, operand, v->dtype, n), operand = line;
+// v[i] <- element of operand `view` under it.
+INLINE void load_operand(const struct view *view, int64_t row, int32_t col, vf out[WIDTH]) {
+  if (view->dtype == DTYPE_F32) {
+    const float *p = (const float *)view->data + row * view->stride + col;
+    for (int i = 0; i < WIDTH; i++) out[i] = vf_load(p + i * VL);
+  } else if (view->dtype == DTYPE_BF16) {
+    const uint16_t *p = (const uint16_t *)view->data + row * view->stride + col;
+    for (int i = 0; i < WIDTH; i++) out[i] = vf_load_bf16(p + i * VL);
+  } else {
+    float line[WIDTH * VL];
+    load_floats(line, element(view, row, col), view->dtype, WIDTH * VL);
+    for (int i = 0; i < WIDTH; i++) out[i] = vf_load(line + i * VL);
   }
-  switch (e->kind) {
+}
+
+INLINE void apply_activation(enum activation act, vf v[WIDTH]) {
+#define CASE(kind) \
+  case kind: \
+    for (int i = 0; i < WIDTH; i++) v[i] = vf_activate(kind, v[i]); \
+    break;
+  switch (act) {
+    CASE(ACT_GELU_ERF)
+    CASE(ACT_GELU_TANH)
+    CASE(ACT_RELU)
+    CASE(ACT_SILU)
+    CASE(ACT_TANH)
+    CASE(ACT_SIGMOID)
+  default: break;
+  }
+#undef CASE
+}
+
+INLINE void apply_op(const struct epilogue_op *op, const struct view *operand, int32_t row, int32_t col, vf v[WIDTH]) {
+  vf other[WIDTH];
+  switch (op->kind) {
   case EPI_BIAS:
-  case EPI_ADD: sum2_floats(out, x, operand, n); break;
-  case EPI_ACT: activate_floats((enum activation)e->act, x, out, n); break;
+  case EPI_ADD:
+    load_operand(operand, op->kind == EPI_BIAS ? 0 : row, col, other);
+    for (int i = 0; i < WIDTH; i++) v[i] += other[i];
+    break;
+  case EPI_MUL:
+    load_operand(operand, row, col, other);
+    for (int i = 0; i < WIDTH; i++) v[i] *= other[i];
+    break;
   case EPI_SCALE:
-    if (out != x) memcpy(out, x, (size_t)n * sizeof *out);
-    scale_floats(out, e->imm, n);
+    for (int i = 0; i < WIDTH; i++) v[i] *= op->imm;
     break;
-  default:
-    if (out != x) memcpy(out, x, (size_t)n * sizeof *out);
-    mul_floats(out, operand, n);
-    break;
+  default: apply_activation((enum activation)op->act, v); break;
   }
 }
 
-static void run_strip(const struct epilogue_call *call, int32_t row, int32_t col, int32_t n) {
+INLINE void run_vectors(const struct epilogue_call *call, int32_t row, int32_t col) {
+  vf v[WIDTH];
   const float *x = call->sums + row * call->sums_stride + col;
-  void *y = (void *)element(&call->y, row, col);
-  float line[STRIP];
-  bool in_place = call->y.dtype == DTYPE_F32;
-  float *out = in_place ? y : line;
-  for (int op = 0; op < call->n_ops; op++) {
-    apply_op(call, op, row, col, n, x, out);
-    x = out;
+  for (int i = 0; i < WIDTH; i++) v[i] = vf_load(x + i * VL);
+  for (int op = 0; op < call->n_ops; op++) apply_op(&call->ops[op], &call->operands[op], row, col, v);
+  if (call->y.dtype == DTYPE_F32) {
+    float *y = (float *)call->y.data + row * call->y.stride + col;
+    for (int i = 0; i < WIDTH; i++) vf_store(y + i * VL, v[i]);
+  } else if (call->y.dtype == DTYPE_BF16) {
+    uint16_t *y = (uint16_t *)call->y.data + row * call->y.stride + col;
+    for (int i = 0; i < WIDTH; i++) vf_store_bf16(y + i * VL, v[i]);
+  } else {
+    float line[WIDTH * VL];
+    for (int i = 0; i < WIDTH; i++) vf_store(line + i * VL, v[i]);
+    store_floats((void *)element(&call->y, row, col), call->y.dtype, line, WIDTH * VL);
   }
-  if (!in_place) store_floats(y, call->y.dtype, x, n);
-  else if (x != y) memcpy(y, x, (size_t)n * sizeof *x);
+}
+
+// The last columns, fewer than WIDTH vectors: the same on copies that are whole.
+static void run_tail(const struct epilogue_call *call, int32_t row, int32_t col) {
+  int32_t n = call->cols - col;
+  float sums[WIDTH * VL] = {0}, operands[EPILOGUE_MAX][WIDTH * VL];
+  memcpy(sums, call->sums + row * call->sums_stride + col, (size_t)n * sizeof(float));
+  struct epilogue_call tail = {.ops = call->ops, .n_ops = call->n_ops, .rows = 1, .cols = WIDTH * VL, .sums = sums,
+                               .y = {sums, WIDTH * VL, WIDTH * VL, DTYPE_F32}};
+  for (int op = 0; op < call->n_ops; op++) {
+    uint8_t kind = call->ops[op].kind;
+    if (kind != EPI_BIAS && kind != EPI_ADD && kind != EPI_MUL) continue;
+    memset(operands[op], 0, sizeof operands[op]);
+    load_floats(operands[op], element(&call->operands[op], kind == EPI_BIAS ? 0 : row, col), call->operands[op].dtype, n);
+    tail.operands[op] = (struct view){operands[op], WIDTH * VL, WIDTH * VL, DTYPE_F32};
+  }
+  run_vectors(&tail, 0, 0);
+  store_floats((void *)element(&call->y, row, col), call->y.dtype, sums, n);
 }
 
 void SIMD_NAME(epilogue_run)(const struct epilogue_call *call) {
   for (int32_t r = 0; r < call->rows; r++) {
-    for (int32_t c = 0; c < call->cols; c += STRIP) {
-      int32_t n = call->cols - c < STRIP ? call->cols - c : STRIP;
-      run_strip(call, r, c, n);
-    }
+    int32_t c = 0;
+    for (; c + WIDTH * VL <= call->cols; c += WIDTH * VL) run_vectors(call, r, c);
+    if (c < call->cols) run_tail(call, r, c);
   }
 }

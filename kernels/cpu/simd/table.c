@@ -26,6 +26,8 @@ const struct cpu_ops SIMD_NAME(cpu_ops) = {
     .softmax_run = SIMD_NAME(softmax_run),
     .scale_run = SIMD_NAME(scale_run),
     .context_run = SIMD_NAME(context_run),
+    .product_f32_run = SIMD_NAME(product_f32_run),
+    .panel_cols = 2 * VL,
     .activate = activate,
     .exp = exponent,
 };

@@ -12,5 +12,6 @@ void SIMD_NAME(scores_run)(const struct attention_call *call);
 void SIMD_NAME(softmax_run)(const struct attention_call *call);
 void SIMD_NAME(scale_run)(const struct attention_call *call);
 void SIMD_NAME(context_run)(const struct attention_call *call);
+void SIMD_NAME(product_f32_run)(const struct product_call *call);
 
 #endif

@@ -1,0 +1,118 @@
+// One thread's matrix products as the back end runs them: slices of a layer's weights that come from beyond the
+// second-level cache, with their epilogues, ours beside oneDNN's. Times are the thread's CPU time, so that a busy
+// machine disturbs little.
+//
+//   bench_product [--bf16] [--hot] [ROWS...]     (--hot: the same weights again and again)
+#include "kernels/cpu/product.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define COPIES 16
+
+static double cpu_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static float noise(uint32_t *seed) {
+  *seed = *seed * 1664525u + 1013904223u;
+  return (float)(*seed >> 8) * 0x1p-24f - 0.5f;
+}
+
+static bool read_rows(void *arg, int32_t first, int32_t rows, void *out) {
+  const struct linear_problem *p = arg;
+  uint32_t seed = (uint32_t)first + 1;
+  for (int64_t i = 0; i < (int64_t)rows * p->k; i++) {
+    if (p->w_dtype == DTYPE_F32) ((float *)out)[i] = noise(&seed);
+    else ((uint16_t *)out)[i] = f32_to_bf16(noise(&seed));
+  }
+  return true;
+}
+
+static void *filled(size_t n, enum dtype dtype) {
+  void *out = aligned_alloc(64, (n * 4 + 63) & ~(size_t)63);
+  uint32_t seed = 7;
+  for (size_t i = 0; i < n; i++) {
+    if (dtype == DTYPE_F32) ((float *)out)[i] = noise(&seed);
+    else ((uint16_t *)out)[i] = f32_to_bf16(noise(&seed));
+  }
+  return out;
+}
+
+// GFLOP/s of slice 0 of two, over `rows` rows.
+static double measure(const struct linear_problem *problem, enum product_kind kind, int32_t rows, int copies,
+                      const struct cpu_features *features) {
+  struct product *products[COPIES];
+  const char *why = "";
+  struct product_spec spec = {.problem = *problem, .x_stride = problem->k, .y_stride = problem->n, .n_slices = 2,
+                              .n_threads = 1, .kind = kind, .features = features, .ops = cpu_ops_for(features->isa)};
+  for (int i = 0; i < copies; i++) {
+    products[i] = product_create(&spec, read_rows, (void *)(uintptr_t)problem, &why);
+    if (!products[i]) printf("%s\n", why), exit(1);
+  }
+  void *x = filled((size_t)PRODUCT_ROWS * (size_t)problem->k, problem->x_dtype);
+  void *y = filled((size_t)PRODUCT_ROWS * (size_t)problem->n, problem->y_dtype);
+  void *residual = filled((size_t)PRODUCT_ROWS * (size_t)problem->n, problem->y_dtype);
+  void *bias = filled((size_t)problem->n, problem->y_dtype);
+  struct view operands[EPILOGUE_MAX];
+  for (int i = 0; i < problem->n_epilogue; i++)
+    operands[i] = (struct view){problem->epilogue[i].kind == EPI_BIAS ? bias : residual, problem->n, problem->n, problem->y_dtype};
+  struct product_run run = {.rows = rows, .x = x, .y = y, .operands = operands,
+                            .workspace = aligned_alloc(64, (product_workspace_bytes(products[0]) + 64) & ~(size_t)63)};
+  double flops = 2.0 * rows * problem->k * (problem->n / 2), best = 1e9;
+  int turns = (int)(4e8 / (flops * copies)) + 1;
+  for (int repeat = 0; repeat < 5; repeat++) {
+    double start = cpu_seconds();
+    for (int t = 0; t < turns; t++)
+      for (int i = 0; i < copies; i++) product_run(products[i], &run);
+    double seconds = (cpu_seconds() - start) / (turns * copies);
+    if (seconds < best) best = seconds;
+  }
+  for (int i = 0; i < copies; i++) product_destroy(products[i]);
+  free(x), free(y), free(residual), free(bias), free(run.workspace);
+  return flops / best * 1e-9;
+}
+
+int main(int argc, char **argv) {
+  enum dtype dtype = DTYPE_F32;
+  int copies = COPIES, n_rows = 0;
+  int32_t rows[64];
+  for (int i = 1; i < argc; i++) {
+    if (!strcmp(argv[i], "--bf16")) dtype = DTYPE_BF16;
+    else if (!strcmp(argv[i], "--hot")) copies = 1;
+    else if (n_rows < 64) rows[n_rows++] = atoi(argv[i]);
+  }
+  static const int32_t standard[] = {1, 8, 13, 25, 32, 51, 64};
+  if (n_rows == 0) memcpy(rows, standard, sizeof standard), n_rows = 7;
+  struct cpu_features features;
+  cpu_detect(&features);
+  product_thread_init();
+  const struct {
+    int32_t k, n;
+    uint8_t n_epilogue;
+    struct epilogue_op epilogue[2];
+    const char *name;
+  } shapes[] = {{384, 1152, 0, {{0}}, "plain"},
+                {384, 1152, 1, {{.kind = EPI_BIAS}}, "bias"},
+                {384, 384, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ADD}}, "bias+add"},
+                {384, 1536, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ACT, .act = ACT_GELU_ERF}}, "bias+gelu"},
+                {1536, 384, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ADD}}, "bias+add"}};
+  printf("%s, %s, one thread, GFLOP/s of its CPU time\n%-24s %5s %9s %9s\n", features.brand, dtype_name(dtype), "shape",
+         "rows", "library", "own");
+  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+    struct linear_problem problem = {.n = shapes[s].n, .k = shapes[s].k, .x_dtype = dtype, .w_dtype = dtype,
+                                     .y_dtype = dtype, .n_epilogue = shapes[s].n_epilogue};
+    memcpy(problem.epilogue, shapes[s].epilogue, sizeof shapes[s].epilogue);
+    for (int r = 0; r < n_rows; r++) {
+      char name[64];
+      snprintf(name, sizeof name, "%dx%d %s", problem.k, problem.n / 2, shapes[s].name);
+      printf("%-24s %5d %9.1f %9.1f\n", name, rows[r], measure(&problem, PRODUCT_LIBRARY, rows[r], copies, &features),
+             measure(&problem, PRODUCT_OWN, rows[r], copies, &features));
+    }
+  }
+  return 0;
+}
