@@ -285,8 +285,8 @@ static void merge_producers(struct planner *planner, int32_t index) {
     if (producer < 0) continue;
     int32_t first = planner->group_of[producer], second = planner->group_of[index];
     if (first == second) continue;
-    const char *why = merge_refusal(planner, first, second);
-    if (why) planner->why[index * NODE_MAX_INPUTS + i] = why;
+    const char *why = merge_refusal(planner, first, second), **kept = &planner->why[index * NODE_MAX_INPUTS + i];
+    if (why && !*kept) *kept = why; // a product's epilogue may have said it better
     if (why || planner->groups[first].kind != GROUP_ROW) continue;
     struct group *a = &planner->groups[first], *b = &planner->groups[second];
     if (!a->cols_fixed) {
