@@ -6,6 +6,7 @@ checked against embeddings that PyTorch's own BertModel made (tests/golden).
 import hashlib
 import json
 import math
+import multiprocessing
 import os
 
 import numpy as np
@@ -104,19 +105,29 @@ class BertReference:
         return out, mean / np.linalg.norm(mean)
 
 
+_shared = None  # the reference of forked workers: inherited, never pickled
+
+
+def _embed_shared(ids):
+    return _shared.embed(ids)
+
+
 def cached_embeddings(reference, sequences, cache_folder, progress=None):
-    """Embeddings of many sequences, kept on disk by a hash of the weights and of the sequences."""
+    """Embeddings of many sequences, kept on disk by a hash of the weights and of the sequences. One process for each
+    core, each with one thread: set OPENBLAS_NUM_THREADS=1 before numpy is imported."""
     key = hashlib.sha256(reference.fingerprint.encode())
     for ids in sequences:
         key.update(np.asarray(ids, np.int32).tobytes() + b"|")
     path = os.path.join(cache_folder, f"reference-{key.hexdigest()[:16]}.npy")
     if os.path.exists(path):
         return np.load(path)
-    rows = []
-    for i, ids in enumerate(sequences):
-        rows.append(reference.embed(ids))
-        if progress:
-            progress(i + 1, len(sequences))
+    global _shared
+    _shared, rows = reference, []
+    with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
+        for row in pool.imap(_embed_shared, sequences, chunksize=4):
+            rows.append(row)
+            if progress:
+                progress(len(rows), len(sequences))
     embeddings = np.array(rows)
     os.makedirs(cache_folder, exist_ok=True)
     temporary = f"{path}.{os.getpid()}.npy"
