@@ -99,7 +99,7 @@ static enum dtype dtype_default(const struct op_check *check) {
 static enum status infer_output(const struct graph *graph, const struct node *node, enum dtype out_dtype,
                                 struct tensor *out, struct error *err) {
   const struct op_def *def = op_def_get(node->op);
-  if (!def) return error_set(err, STATUS_INVALID_ARGUMENT, "unknown op");
+  if (!def) return error_set(err, STATUS_INVALID_ARGUMENT, "%s: unknown op", op_name(node->op));
   enum status status = check_operands(graph, node, def, err);
   if (status != STATUS_OK) return status;
   struct op_check check = {.node = node, .out = out, .err = err};

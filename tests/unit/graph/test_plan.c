@@ -141,6 +141,90 @@ static void plans_of_random_fp32_graphs_compute_what_the_graph_says(void **state
   random_rounds(DTYPE_F32, ROUNDS, 2e-4);
 }
 
+// Storage rounds to bf16 at unlike places in the two modes, so the distance is that of a few roundings.
+static void plans_of_random_bf16_graphs_compute_what_the_graph_says(void **state) {
+  (void)state;
+  random_rounds(DTYPE_BF16, 100, 0.12);
+}
+
+static void a_wrong_instruction_in_a_plan_is_noticed(void **state) {
+  (void)state; // the comparison above must be able to fail: a plan with one instruction changed is noticed
+  struct rng rng = {.state = 5};
+  struct graph graph;
+  struct graph_maker maker;
+  maker_init(&maker, &graph, &rng, DTYPE_F32);
+  int32_t x = maker_input(&maker, ROWS_TOKENS, 8);
+  graph.outputs[graph.n_outputs++] = maker_unary(&maker, OP_TANH, maker_layer_norm(&maker, x));
+  struct world w;
+  world_init(&w, &graph, &rng);
+  world_run_nodes(&w);
+  struct plan_caps caps = caps_of(0);
+  struct plan_limits limits = world_limits(&w, &rng);
+  struct plan *plan;
+  assert_int_equal(plan_build(&graph, FUSION_ON, &caps, &limits, &plan, NULL), STATUS_OK);
+  plan->steps[0].row.insts[4].aux = ACT_SIGMOID;
+  double *result;
+  world_run_plan(&w, plan, 1, caps.tile_rows, &result);
+  assert_true(distance(result, w.values[graph.outputs[0]], w.geometry.n_tokens * 8) > 0.01);
+  free(result);
+  plan_free(plan);
+  world_deinit(&w);
+  graph_deinit(&graph);
+}
+
+static void refused(const struct graph *graph, const struct plan_caps *caps, struct plan_limits limits, enum status status,
+                    const char *part_of_message) {
+  struct plan *plan = (struct plan *)&limits;
+  struct error err = {0};
+  enum status found = plan_build(graph, FUSION_ON, caps, &limits, &plan, &err);
+  if (found != status || !strstr(err.message, part_of_message) || plan)
+    fail_msg("status %d, message \"%s\", expected \"%s\"", found, err.message, part_of_message);
+}
+
+static void what_cannot_be_planned_is_refused(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_BF16);
+  int32_t x = maker_input(&m, ROWS_TOKENS, 8);
+  int32_t a = maker_attention(&m, x, x, x, 2, 2, false), weight = maker_weight(&m, 1, 8);
+  struct plan_caps caps = caps_of(0);
+  struct plan_limits limits = {64, 8, 32};
+  refused(&graph, &caps, limits, STATUS_INVALID_ARGUMENT, "0 outputs");
+  graph.n_outputs = 1;
+  graph.outputs[0] = 77;
+  refused(&graph, &caps, limits, STATUS_INVALID_ARGUMENT, "no tensor");
+  graph.outputs[0] = weight;
+  refused(&graph, &caps, limits, STATUS_INVALID_ARGUMENT, "no activation");
+  graph.outputs[0] = a;
+  refused(&graph, &caps, (struct plan_limits){0, 8, 32}, STATUS_INVALID_ARGUMENT, "at least 1");
+  caps.dtype_ok[DTYPE_BF16] = false;
+  refused(&graph, &caps, limits, STATUS_UNIMPLEMENTED, "bf16");
+  caps.dtype_ok[DTYPE_BF16] = true;
+  graph.tensors[x].index = LIMIT_MODEL_INPUTS;
+  refused(&graph, &caps, limits, STATUS_INVALID_ARGUMENT, "signature index");
+  graph.tensors[x].index = 0;
+  graph.n_outputs = LIMIT_MODEL_OUTPUTS + 1;
+  refused(&graph, &caps, limits, STATUS_INVALID_ARGUMENT, "9 outputs");
+  graph_deinit(&graph);
+}
+
+static void absurd_batches_are_refused_before_sizes_overflow(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_F32);
+  int32_t x = maker_input(&m, ROWS_TOKENS, LIMIT_DIM);
+  graph.outputs[graph.n_outputs++] = maker_attention(&m, x, x, x, LIMIT_DIM, LIMIT_DIM, false);
+  struct plan_caps caps = caps_of(0);
+  struct plan_limits limits = {INT32_MAX, INT32_MAX, INT32_MAX};
+  struct plan *plan;
+  struct error err = {0};
+  assert_int_equal(plan_build(&graph, FUSION_OFF, &caps, &limits, &plan, &err), STATUS_RESOURCE_EXHAUSTED);
+  assert_non_null(strstr(err.message, "do not fit"));
+  graph_deinit(&graph);
+}
+
 static void same_graph_gives_the_same_plan_twice(void **state) {
   (void)state;
   static char first[1 << 18], second[1 << 18];
@@ -166,6 +250,10 @@ static void same_graph_gives_the_same_plan_twice(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(plans_of_random_fp32_graphs_compute_what_the_graph_says),
+      cmocka_unit_test(plans_of_random_bf16_graphs_compute_what_the_graph_says),
+      cmocka_unit_test(a_wrong_instruction_in_a_plan_is_noticed),
+      cmocka_unit_test(what_cannot_be_planned_is_refused),
+      cmocka_unit_test(absurd_batches_are_refused_before_sizes_overflow),
       cmocka_unit_test(same_graph_gives_the_same_plan_twice),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
