@@ -19,6 +19,7 @@ static void cut_at_character(char *text, size_t capacity) {
   text[end] = '\0';
 }
 
+static void message_format(struct error *err, const char *format, va_list args) PRINTF_LIKE(2, 0);
 static void message_format(struct error *err, const char *format, va_list args) {
   char wide[ERROR_MESSAGE_BYTES + 4]; // room to see the byte after the cut
   int length = vsnprintf(wide, sizeof wide, format, args);

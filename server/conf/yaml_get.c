@@ -20,6 +20,8 @@ static void report_error(struct conf_report *report, int line, int column, const
 }
 
 static void report_path(struct conf_report *report, const struct conf_node *node, int line,
+                        int column, const char *format, va_list args) PRINTF_LIKE(5, 0);
+static void report_path(struct conf_report *report, const struct conf_node *node, int line,
                         int column, const char *format, va_list args) {
   char message[ERROR_MESSAGE_BYTES], path[512];
   conf_path(node, path, sizeof path);

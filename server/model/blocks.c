@@ -76,9 +76,11 @@ static bool read_block(struct builder *b, const struct conf_node *step, const ch
   block->bias = true;
   int activation = 0;
   const struct conf_node *act = conf_find(step, "activation");
-  bool ok = build_inputs(b, step, 1, &block->x) & build_out_name(b, step, word, block->out);
-  ok &= read_prefix(b, block) & read_norm(b, block);
-  ok &= read_flag(b, step, "bias", &block->bias) & read_flag(b, step, "residual", &block->residual);
+  bool ok = build_ends(b, step, 1, &block->x, word, block->out);
+  ok &= read_prefix(b, block);
+  ok &= read_norm(b, block);
+  ok &= read_flag(b, step, "bias", &block->bias);
+  ok &= read_flag(b, step, "residual", &block->residual);
   ok &= read_flag(b, step, "causal", &block->causal);
   ok &= read_size(b, step, "heads", LIMIT_HEADS, &block->heads);
   ok &= read_size(b, step, "kv_heads", LIMIT_HEADS, &block->kv_heads);

@@ -46,6 +46,9 @@ int32_t build_find(struct builder *b, const struct conf_node *at, const char *na
 bool build_inputs(struct builder *b, const struct conf_node *step, int n, int32_t *ids);
 // Name of the step's output: key `out`, or "<word>#<n>".
 bool build_out_name(struct builder *b, const struct conf_node *step, const char *word, char *out);
+// Inputs and output name of a step; both are checked before it says false.
+bool build_ends(struct builder *b, const struct conf_node *step, int n, int32_t *ids,
+                const char *word, char *out);
 // Adds the node; `at` is blamed for errors. BUILD_UNKNOWN when an input is unknown or the graph
 // refuses it.
 int32_t build_node(struct builder *b, const struct conf_node *at, struct node node,

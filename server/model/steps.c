@@ -135,8 +135,8 @@ static bool weight_names(struct builder *b, const struct conf_node *step, bool b
 static int32_t step_linear(struct builder *b, const struct conf_node *step) {
   char out[LIMIT_NAME_BYTES], weight[LIMIT_NAME_BYTES], bias[LIMIT_NAME_BYTES];
   int32_t x, features = read_int(b, step, "features", LIMIT_DIM, 0);
-  bool ok = build_inputs(b, step, 1, &x) & build_out_name(b, step, "linear", out) &
-            weight_names(b, step, true, weight, bias);
+  bool ok = build_ends(b, step, 1, &x, "linear", out);
+  ok &= weight_names(b, step, true, weight, bias);
   if (!ok || features < 0) return BUILD_UNKNOWN;
   return linear(b, step, x, weight, bias[0] != '\0' ? bias : NULL, features, "features", out);
 }
@@ -145,10 +145,9 @@ static int32_t step_norm(struct builder *b, const struct conf_node *step, enum n
   char out[LIMIT_NAME_BYTES], gamma[LIMIT_NAME_BYTES], beta[LIMIT_NAME_BYTES];
   double eps = kind == NORM_LAYER ? 1e-5 : 1e-6;
   int32_t x;
-  bool ok = build_inputs(b, step, 1, &x) &
-            build_out_name(b, step, kind == NORM_LAYER ? "layer_norm" : "rms_norm", out) &
-            weight_names(b, step, kind == NORM_LAYER, gamma, beta) &
-            read_float(b, step, "eps", 0, 1, &eps);
+  bool ok = build_ends(b, step, 1, &x, kind == NORM_LAYER ? "layer_norm" : "rms_norm", out);
+  ok &= weight_names(b, step, kind == NORM_LAYER, gamma, beta);
+  ok &= read_float(b, step, "eps", 0, 1, &eps);
   return ok ? norm(b, step, x, kind, gamma, beta[0] != '\0' ? beta : NULL, eps, out)
             : BUILD_UNKNOWN;
 }
@@ -165,7 +164,7 @@ static int32_t plain(struct builder *b, const struct conf_node *step, enum op op
                      struct node_attrs attrs) {
   char out[LIMIT_NAME_BYTES];
   int32_t x;
-  bool ok = build_inputs(b, step, 1, &x) & build_out_name(b, step, op_name(op), out);
+  bool ok = build_ends(b, step, 1, &x, op_name(op), out);
   struct node node = unary(op, x);
   node.attrs = attrs;
   return ok ? build_node(b, step, node, out, DTYPE_INVALID) : BUILD_UNKNOWN;
@@ -229,7 +228,7 @@ static int32_t with_vector(struct builder *b, const struct conf_node *step, enum
   char out[LIMIT_NAME_BYTES], name[LIMIT_NAME_BYTES];
   int32_t x;
   const struct conf_node *weight = conf_need(b->report, step, "weight");
-  bool ok = build_inputs(b, step, 1, &x) & build_out_name(b, step, op_name(op), out);
+  bool ok = build_ends(b, step, 1, &x, op_name(op), out);
   if (weight == NULL || !ok || !build_name(b, weight, name) || x < 0) return BUILD_UNKNOWN;
   int32_t y = build_weight(b, step, name, form, 1, build_tensor(b, x)->cols);
   return build_pair(b, step, op, x, y, out);
@@ -244,7 +243,7 @@ static int32_t step_pair(struct builder *b, const struct conf_node *step, enum o
   int32_t in[2];
   if (conf_find(step, "weight") != NULL)
     return with_vector(b, step, op, op == OP_MUL ? WEIGHT_GAIN : WEIGHT_VECTOR);
-  bool ok = build_inputs(b, step, 2, in) & build_out_name(b, step, op_name(op), out);
+  bool ok = build_ends(b, step, 2, in, op_name(op), out);
   return ok ? build_pair(b, step, op, in[0], in[1], out) : BUILD_UNKNOWN;
 }
 
@@ -264,9 +263,9 @@ static int32_t step_attention(struct builder *b, const struct conf_node *step) {
   double factor = 0;
   node.attrs.heads = read_int(b, step, "heads", LIMIT_HEADS, 1);
   node.attrs.kv_heads = read_int(b, step, "kv_heads", LIMIT_HEADS, node.attrs.heads);
-  bool ok = build_inputs(b, step, 3, node.in) & build_out_name(b, step, "attention", out) &
-            read_float(b, step, "factor", 0, 1e6, &factor) &
-            (causal == NULL || conf_bool(b->report, causal, &node.attrs.causal));
+  bool ok = build_ends(b, step, 3, node.in, "attention", out);
+  ok &= read_float(b, step, "factor", 0, 1e6, &factor);
+  ok &= (causal == NULL || conf_bool(b->report, causal, &node.attrs.causal));
   if (!ok || heads == NULL || node.attrs.heads < 0 || node.attrs.kv_heads < 0) return BUILD_UNKNOWN;
   node.attrs.factor = (float)factor;
   return build_node(b, step, node, out, b->model->compute);
@@ -276,8 +275,8 @@ static int32_t step_embedding(struct builder *b, const struct conf_node *step) {
   char out[LIMIT_NAME_BYTES], table[LIMIT_NAME_BYTES], none[LIMIT_NAME_BYTES];
   int32_t ids, rows = read_int(b, step, "rows", LIMIT_DIM, 0),
                cols = read_int(b, step, "features", LIMIT_DIM, 0), file_rows, file_cols;
-  bool ok = build_inputs(b, step, 1, &ids) & build_out_name(b, step, "embedding", out) &
-            weight_names(b, step, false, table, none);
+  bool ok = build_ends(b, step, 1, &ids, "embedding", out);
+  ok &= weight_names(b, step, false, table, none);
   if (!ok || rows < 0 || cols < 0) return BUILD_UNKNOWN;
   rows = build_rows(b, step, table, rows, "rows");
   if (rows == 0) return BUILD_UNKNOWN;
