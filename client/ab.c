@@ -22,7 +22,8 @@ enum status ab_ratio(const double *a, const double *b, int64_t n, uint64_t seed,
   if (used > 1) {
     for (int r = 0; r < AB_RESAMPLES; r++) {
       double resampled = 0;
-      for (int64_t i = 0; i < used; i++) resampled += logs[rng_between(&rng, 0, used - 1)];
+      for (int64_t i = 0; i < used; i++)
+        resampled += logs[rng_between(&rng, 0, used - 1)];
       samples_add(&means, resampled / (double)used);
     }
     out->low = exp(samples_percentile(&means, (1 - AB_CONFIDENCE) / 2));

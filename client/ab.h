@@ -14,9 +14,10 @@ struct ab_estimate {
   int64_t n_pairs;  // used: pairs with a value that is not above 0 are left out
 };
 
-// Paired bootstrap: the pairs' log ratios are resampled with replacement AB_RESAMPLES times; the interval is between
-// percentiles of the resampled means. Deterministic for a seed. Pairs must be measured apart from one another (slices
-// with a drained server between them); then they are as good as independent. STATUS_RESOURCE_EXHAUSTED: no memory.
+// Paired bootstrap: the pairs' log ratios are resampled with replacement AB_RESAMPLES times; the
+// interval is between percentiles of the resampled means. Deterministic for a seed. Pairs must be
+// measured apart from one another (slices with a drained server between them); then they are as
+// good as independent. STATUS_RESOURCE_EXHAUSTED: no memory.
 MUST_USE enum status ab_ratio(const double *a, const double *b, int64_t n, uint64_t seed,
                               struct ab_estimate *out);
 

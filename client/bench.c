@@ -31,12 +31,13 @@ static void on_interrupt(int number) {
   signal(SIGINT, SIG_DFL); // the second one ends the program
 }
 
-// ---- requests -------------------------------------------------------------------------------------------------------
+// ---- requests -----------------------------------------------------------------------------------
 
 static enum status add_request(const struct input_rows *rows, void *arg, struct error *err) {
   struct bench *bench = arg;
   struct request_input input;
-  enum status status = input_make(&bench->model, rows, bench->options.max_id, &bench->rng, &input, err);
+  enum status status =
+      input_make(&bench->model, rows, bench->options.max_id, &bench->rng, &input, err);
   if (status != STATUS_OK) return status;
   status = payload_set_add(&bench->payloads, &bench->payload_options, &input, err);
   request_input_free(&input);
@@ -53,13 +54,15 @@ static enum status make_synthetic(struct bench *bench, struct error *err) {
   if (!lengths) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
   for (int64_t i = 0; i < o->payloads && status == STATUS_OK; i++) {
     struct input_rows rows = {o->batch, lengths, NULL};
-    for (int64_t row = 0; row < o->batch; row++) lengths[row] = rng_between(&bench->rng, low, high);
+    for (int64_t row = 0; row < o->batch; row++)
+      lengths[row] = rng_between(&bench->rng, low, high);
     if (!sequences) { // --tokens then means rows; each row is one position
       const int64_t one = 1;
       rows = (struct input_rows){lengths[0] * o->batch, NULL, NULL};
       int64_t *ones = malloc((size_t)rows.n * sizeof *ones);
       if (!ones) status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
-      for (int64_t row = 0; ones && row < rows.n; row++) ones[row] = one;
+      for (int64_t row = 0; ones && row < rows.n; row++)
+        ones[row] = one;
       rows.lengths = ones;
       if (ones) status = add_request(&rows, bench, err);
       free(ones);
@@ -71,8 +74,8 @@ static enum status make_synthetic(struct bench *bench, struct error *err) {
   free(lengths);
   char range[64];
   snprintf(range, sizeof range, low == high ? "%" PRId64 : "%" PRId64 "..%" PRId64, low, high);
-  snprintf(bench->input, sizeof bench->input, "%d synthetic requests of %" PRId64 " x %s %s", bench->payloads.n,
-           o->batch, range, sequences ? "tokens" : "rows");
+  snprintf(bench->input, sizeof bench->input, "%d synthetic requests of %" PRId64 " x %s %s",
+           bench->payloads.n, o->batch, range, sequences ? "tokens" : "rows");
   return status;
 }
 
@@ -82,33 +85,37 @@ static enum status make_from_files(struct bench *bench, struct error *err) {
   if (status != STATUS_OK) return status;
   status = payload_set_add(&bench->payloads, &bench->payload_options, &input, err);
   request_input_free(&input);
-  snprintf(bench->input, sizeof bench->input, "one request from %d tensor file%s", bench->options.inputs.n,
-           bench->options.inputs.n == 1 ? "" : "s");
+  snprintf(bench->input, sizeof bench->input, "one request from %d tensor file%s",
+           bench->options.inputs.n, bench->options.inputs.n == 1 ? "" : "s");
   return status;
 }
 
 static enum status make_requests(struct bench *bench, struct error *err) {
   const struct bench_options *o = &bench->options;
   bench->rng.state = (uint64_t)o->seed;
-  bench->payload_options = (struct payload_options){.model = o->model, .version = o->version, .outputs = &o->outputs,
-                                                    .fusion = {o->ab ? "on" : o->fusion, o->ab ? "off" : NULL}};
+  bench->payload_options =
+      (struct payload_options){.model = o->model,
+                               .version = o->version,
+                               .outputs = &o->outputs,
+                               .fusion = {o->ab ? "on" : o->fusion, o->ab ? "off" : NULL}};
   if (o->inputs.n) return make_from_files(bench, err);
   enum status status = oip_model_metadata(bench->net, o->model, o->version, &bench->model, err);
   if (status != STATUS_OK) return status;
   if (bench->model.n_inputs == 0) {
-    return error_set(err, STATUS_INVALID_ARGUMENT, "the server's metadata of %s lists no inputs; use --input", o->model);
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "the server's metadata of %s lists no inputs; use --input", o->model);
   }
   if (!o->input_file) return make_synthetic(bench, err);
   status = input_read_lines(o->input_file, o->batch, add_request, bench, err);
   if (status == STATUS_OK && bench->payloads.n == 0) {
     status = error_set(err, STATUS_INVALID_ARGUMENT, "%s: no requests in it", o->input_file);
   }
-  snprintf(bench->input, sizeof bench->input, "%d requests of up to %" PRId64 " rows from %s", bench->payloads.n,
-           o->batch, o->input_file);
+  snprintf(bench->input, sizeof bench->input, "%d requests of up to %" PRId64 " rows from %s",
+           bench->payloads.n, o->batch, o->input_file);
   return status;
 }
 
-// ---- runs -----------------------------------------------------------------------------------------------------------
+// ---- runs ---------------------------------------------------------------------------------------
 
 static int64_t slice_of(const struct bench_options *o, int64_t callers) {
   if (!o->ab) return 0;
@@ -116,14 +123,17 @@ static int64_t slice_of(const struct bench_options *o, int64_t callers) {
   return callers == 1 ? 1 : 8 * callers;
 }
 
-static enum status run_level(struct bench *bench, int index, const struct call_method *method, struct error *err) {
+static enum status run_level(struct bench *bench, int index, const struct call_method *method,
+                             struct error *err) {
   const struct bench_options *o = &bench->options;
   struct level *level = &bench->report.levels[index];
   char label[64];
   level->rate_per_s = o->rate ? o->rates[index] : 0;
   level->callers = (int)(o->rate ? o->max_in_flight : o->callers[index]);
-  if (o->rate) snprintf(label, sizeof label, "%.6g calls/s", level->rate_per_s);
-  else snprintf(label, sizeof label, "%d caller%s", level->callers, level->callers == 1 ? "" : "s");
+  if (o->rate)
+    snprintf(label, sizeof label, "%.6g calls/s", level->rate_per_s);
+  else
+    snprintf(label, sizeof label, "%d caller%s", level->callers, level->callers == 1 ? "" : "s");
   progress_label(&bench->progress, label);
   const struct load_options load = {
       .net = bench->net,
@@ -155,8 +165,10 @@ static void note_stream_limit(const struct bench *bench) {
     if (bench->options.callers[i] > most) most = bench->options.callers[i];
   }
   if (per_conn == 0 || (uint64_t)most <= per_conn * (uint64_t)bench->options.connections) return;
-  fprintf(stderr, "note: the server takes %" PRIu64 " calls at once on a connection; the rest of %" PRId64
-                  " callers queue here. More --connections help.\n", per_conn, most);
+  fprintf(stderr,
+          "note: the server takes %" PRIu64 " calls at once on a connection; the rest of %" PRId64
+          " callers queue here. More --connections help.\n",
+          per_conn, most);
 }
 
 static void describe(struct bench *bench) {
@@ -189,7 +201,8 @@ static void describe(struct bench *bench) {
 static int write_reports(struct bench *bench) {
   const struct bench_options *o = &bench->options;
   struct error err = {0};
-  const bool to_stdout = (o->json && o->json[0] == '-' && !o->json[1]) || (o->csv && o->csv[0] == '-' && !o->csv[1]);
+  const bool to_stdout =
+      (o->json && o->json[0] == '-' && !o->json[1]) || (o->csv && o->csv[0] == '-' && !o->csv[1]);
   enum status status = STATUS_OK;
   if (!o->quiet) report_table(&bench->report, to_stdout ? stderr : stdout);
   if (status == STATUS_OK && o->json) status = report_json(&bench->report, o->json, &err);
@@ -199,7 +212,8 @@ static int write_reports(struct bench *bench) {
   if (status != STATUS_OK) return command_failure("writing a report", &err);
   for (int i = 0; i < bench->report.n_levels; i++) {
     const struct result *result = &bench->report.levels[i].result;
-    if (result_failed(result) || result->n_warmup_failed || result->n_bad_cost) return EXIT_SOME_FAILED;
+    if (result_failed(result) || result->n_warmup_failed || result->n_bad_cost)
+      return EXIT_SOME_FAILED;
   }
   return EXIT_ALL_OK;
 }
@@ -222,7 +236,8 @@ static int run_levels(struct bench *bench) {
 
 static int run(struct bench *bench) {
   struct error err = {0};
-  const struct net_options net = {bench->options.url, (int)bench->options.connections, bench->options.wait_ns};
+  const struct net_options net = {bench->options.url, (int)bench->options.connections,
+                                  bench->options.wait_ns};
   enum status status = net_open(&net, &bench->net, &err);
   if (status == STATUS_INVALID_ARGUMENT) return command_usage_error("bench", &err);
   if (status != STATUS_OK) {
@@ -245,9 +260,12 @@ int command_bench(int argc, char **argv) {
   struct bench *bench = calloc(1, sizeof *bench);
   if (!bench) return EXIT_SOME_FAILED;
   int code = EXIT_USAGE;
-  if (bench_parse(argc, argv, &bench->options, &err) == STATUS_OK) code = run(bench);
-  else command_usage_error("bench", &err);
-  for (int i = 0; i < bench->report.n_levels; i++) result_free(&bench->report.levels[i].result);
+  if (bench_parse(argc, argv, &bench->options, &err) == STATUS_OK)
+    code = run(bench);
+  else
+    command_usage_error("bench", &err);
+  for (int i = 0; i < bench->report.n_levels; i++)
+    result_free(&bench->report.levels[i].result);
   net_close(bench->net); // first: queued bytes borrow from payloads
   payload_set_free(&bench->payloads);
   free(bench);

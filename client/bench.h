@@ -1,4 +1,5 @@
-// The options of `fusewire bench`, checked, as numbers: apart from the command so that tests reach them. Pure.
+// The options of `fusewire bench`, checked, as numbers: apart from the command so that tests reach
+// them. Pure.
 #ifndef CLIENT_BENCH_H
 #define CLIENT_BENCH_H
 
@@ -6,9 +7,11 @@
 #include "client/spec.h"
 
 struct bench_options {
-  const char *url, *model, *version, *concurrency, *rate, *tokens, *fusion, *input_file, *json, *csv, *html;
+  const char *url, *model, *version, *concurrency, *rate, *tokens, *fusion, *input_file, *json,
+      *csv, *html;
   struct text_list inputs, outputs;
-  int64_t connections, max_in_flight, requests, batch, max_id, seed, payloads, slice_calls, deadline_ms;
+  int64_t connections, max_in_flight, requests, batch, max_id, seed, payloads, slice_calls,
+      deadline_ms;
   int64_t duration_ns, warmup_ns, timeout_ns, wait_ns;
   bool poisson, ab, quiet, help;
   // Worked out by bench_parse.
@@ -19,7 +22,8 @@ struct bench_options {
 };
 
 // INVALID_ARGUMENT names the option and what was expected.
-MUST_USE enum status bench_parse(int argc, char **argv, struct bench_options *out, struct error *err);
+MUST_USE enum status bench_parse(int argc, char **argv, struct bench_options *out,
+                                 struct error *err);
 bool bench_help(int argc, char **argv);
 
 #endif

@@ -44,7 +44,8 @@ bool call_receive(struct call *call, const uint8_t *data, size_t bytes) {
   call->reply_seen += bytes;
   if (call->reply_seen > call->reply_length) call->faulty = true; // a second message
   size_t room = call->reply_capacity - call->reply_bytes;
-  if (room > call->reply_length - call->reply_bytes) room = (size_t)call->reply_length - call->reply_bytes;
+  if (room > call->reply_length - call->reply_bytes)
+    room = (size_t)call->reply_length - call->reply_bytes;
   const size_t n = bytes < room ? bytes : room;
   if (n == 0) return true;
   memcpy(call->reply + call->reply_bytes, data, n);
@@ -57,6 +58,17 @@ static int hex_digit(uint8_t c) {
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
   return -1;
+}
+
+// `n` without a character that was cut in its middle.
+static size_t whole_characters(const char *out, size_t n) {
+  size_t start = n;
+  while (start > 0 && n - start < 4) {
+    if (((uint8_t)out[--start] & 0xc0) != 0x80) break;
+  }
+  const uint8_t lead = n ? (uint8_t)out[start] : 0;
+  const size_t needed = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+  return n - start >= needed || n == 0 ? n : start;
 }
 
 void call_percent_decode(struct slice text, char *out, size_t out_bytes) {
@@ -72,12 +84,7 @@ void call_percent_decode(struct slice text, char *out, size_t out_bytes) {
     }
     out[n++] = c < 0x20 || c == 0x7f ? ' ' : (char)c; // nothing that drives a terminal
   }
-  if (n + 1 == out_bytes) { // full: do not end within a character
-    size_t start = n;
-    while (start > 0 && n - start < 3 && ((uint8_t)out[start - 1] & 0xc0) == 0x80) start--;
-    if (start > 0 && (uint8_t)out[start - 1] >= 0xc0) n = start - 1;
-  }
-  out[n] = 0;
+  out[whole_characters(out, n)] = 0;
 }
 
 static int32_t small_number(struct slice text) {
@@ -103,22 +110,36 @@ void call_header(struct call *call, struct slice name, struct slice value) {
 
 static enum status status_of_http(int32_t http_status) {
   switch (http_status) {
-  case 400: return STATUS_INTERNAL;
-  case 401: return STATUS_UNAUTHENTICATED;
-  case 403: return STATUS_PERMISSION_DENIED;
-  case 404: return STATUS_UNIMPLEMENTED;
-  case 429: case 502: case 503: case 504: return STATUS_UNAVAILABLE;
-  default: return STATUS_UNKNOWN;
+  case 400:
+    return STATUS_INTERNAL;
+  case 401:
+    return STATUS_UNAUTHENTICATED;
+  case 403:
+    return STATUS_PERMISSION_DENIED;
+  case 404:
+    return STATUS_UNIMPLEMENTED;
+  case 429:
+  case 502:
+  case 503:
+  case 504:
+    return STATUS_UNAVAILABLE;
+  default:
+    return STATUS_UNKNOWN;
   }
 }
 
 static enum status status_of_http2(uint32_t error) {
   switch (error) {
-  case 0x7: return STATUS_UNAVAILABLE;        // REFUSED_STREAM
-  case 0x8: return STATUS_CANCELLED;          // CANCEL
-  case 0xb: return STATUS_RESOURCE_EXHAUSTED; // ENHANCE_YOUR_CALM
-  case 0xc: return STATUS_PERMISSION_DENIED;  // INADEQUATE_SECURITY
-  default: return STATUS_INTERNAL;
+  case 0x7:
+    return STATUS_UNAVAILABLE; // REFUSED_STREAM
+  case 0x8:
+    return STATUS_CANCELLED; // CANCEL
+  case 0xb:
+    return STATUS_RESOURCE_EXHAUSTED; // ENHANCE_YOUR_CALM
+  case 0xc:
+    return STATUS_PERMISSION_DENIED; // INADEQUATE_SECURITY
+  default:
+    return STATUS_INTERNAL;
   }
 }
 
@@ -127,14 +148,16 @@ void call_conclude(struct call *call, uint32_t http2_error) {
     call->status = (enum status)call->grpc_status;
   } else if (http2_error != 0) {
     call->status = status_of_http2(http2_error);
-    snprintf(call->message, sizeof call->message, "stream reset, HTTP/2 error %" PRIu32, http2_error);
+    snprintf(call->message, sizeof call->message, "stream reset, HTTP/2 error %" PRIu32,
+             http2_error);
   } else {
     call->status = call->http_status == 200 ? STATUS_UNKNOWN : status_of_http(call->http_status);
     snprintf(call->message, sizeof call->message, "HTTP status %" PRId32 " without a grpc-status",
              call->http_status);
   }
   if (call->status != STATUS_OK) return;
-  const bool whole = call->prefix_bytes == sizeof call->prefix && call->reply_seen == call->reply_length;
+  const bool whole =
+      call->prefix_bytes == sizeof call->prefix && call->reply_seen == call->reply_length;
   if (whole && !call->faulty) return;
   call->status = STATUS_INTERNAL;
   snprintf(call->message, sizeof call->message,

@@ -1,5 +1,6 @@
-// One unary gRPC call of the client, and what its answer means. The struct is the caller's memory and is reused from
-// call to call; conn.c fills the result and calls `done` exactly once for each conn_start that succeeded.
+// One unary gRPC call of the client, and what its answer means. The struct is the caller's memory
+// and is reused from call to call; conn.c fills the result and calls `done` exactly once for each
+// conn_start that succeeded.
 #ifndef CLIENT_CALL_H
 #define CLIENT_CALL_H
 
@@ -11,18 +12,19 @@
 #define CALL_PARTS 2
 
 struct call_method { // request headers that many calls share
-  char path[192];      // "/inference.GRPCInferenceService/ModelInfer"
-  char timeout[16];    // grpc-timeout's value; "" for none
+  char path[192];    // "/inference.GRPCInferenceService/ModelInfer"
+  char timeout[16];  // grpc-timeout's value; "" for none
 };
 
 struct call {
   // Set by the caller.
   const struct call_method *method;
-  struct slice part[CALL_PARTS]; // the message with its gRPC prefix, in one or two pieces; borrowed until done
+  struct slice part[CALL_PARTS]; // the message with its gRPC prefix, in one or two pieces; borrowed
+                                 // until done
   int64_t expire_ns;             // the client gives up here; CLOCK_NEVER for never
   uint8_t *reply;                // first `reply_capacity` bytes of the answer's message land here
   size_t reply_capacity;
-  bool grow;                     // reply is malloc'd (or NULL) and grows to hold the whole message
+  bool grow; // reply is malloc'd (or NULL) and grows to hold the whole message
   void (*done)(struct call *call);
   void *arg;
 
@@ -38,12 +40,12 @@ struct call {
   struct call *next, *prev;
   int32_t stream_id;
   int32_t http_status;
-  int32_t grpc_status;  // -1: none came
+  int32_t grpc_status;   // -1: none came
   uint32_t prefix_bytes; // of the reply's 5
   uint8_t prefix[5];
-  uint64_t reply_seen;  // message bytes so far
+  uint64_t reply_seen; // message bytes so far
   size_t sent_bytes;
-  bool faulty;          // the answer broke gRPC's framing
+  bool faulty; // the answer broke gRPC's framing
   bool active;
 };
 

@@ -1,12 +1,14 @@
 #include "client/commands.h"
 #include <string.h>
 
-bool command_help(const char *usage, const struct option_row *rows, int n_rows, int argc, char **argv) {
+bool command_help(const char *usage, const struct option_row *rows, int n_rows, int argc,
+                  char **argv) {
   for (int i = 0; i < argc; i++) {
     if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
     fputs(usage, stdout);
     options_help(rows, n_rows, stdout);
-    fputs("\nExit codes: 0 all went well; 1 some calls failed; 2 wrong usage; 3 cannot connect.\n", stdout);
+    fputs("\nExit codes: 0 all went well; 1 some calls failed; 2 wrong usage; 3 cannot connect.\n",
+          stdout);
     return true;
   }
   return false;

@@ -19,7 +19,8 @@ int command_status(int argc, char **argv);
 int command_models(int argc, char **argv);
 
 // Help for --help anywhere in the arguments (true: printed, exit 0).
-bool command_help(const char *usage, const struct option_row *rows, int n_rows, int argc, char **argv);
+bool command_help(const char *usage, const struct option_row *rows, int n_rows, int argc,
+                  char **argv);
 int command_usage_error(const char *command, const struct error *err);
 // One line about a failure, and the exit code it stands for.
 int command_failure(const char *what, const struct error *err);

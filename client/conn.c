@@ -33,7 +33,7 @@ struct conn {
 
 static void begin_connect(struct conn *conn);
 
-// ---- going down -----------------------------------------------------------------------------------------------------
+// ---- going down ---------------------------------------------------------------------------------
 
 static void on_handle_closed(uv_handle_t *handle) {
   struct conn *conn = handle->data;
@@ -63,12 +63,15 @@ static void fail(struct conn *conn, const char *why) {
   if (conn->state == CONN_READY || conn->state == CONN_DRAINING) conn->down_since_ns = now;
   const bool give_up = now - conn->down_since_ns >= conn->give_up_ns;
   snprintf(conn->error, sizeof conn->error, "%s", why);
-  conn->state = give_up ? CONN_DEAD : CONN_WAITING; // before the calls end: their owner may try to start others
+  conn->state = give_up ? CONN_DEAD
+                        : CONN_WAITING; // before the calls end: their owner may try to start others
   drop_socket(conn);
   drop_session(conn, STATUS_UNAVAILABLE, conn->error);
   uv_timer_stop(&conn->timer);
-  if (give_up) conn->options.on_state(conn, conn->options.arg);
-  else uv_timer_start(&conn->timer, on_timer, RETRY_PAUSE_MS, 0);
+  if (give_up)
+    conn->options.on_state(conn, conn->options.arg);
+  else
+    uv_timer_start(&conn->timer, on_timer, RETRY_PAUSE_MS, 0);
 }
 
 static void fail_errno(struct conn *conn, const char *what, int error) {
@@ -79,13 +82,17 @@ static void fail_errno(struct conn *conn, const char *what, int error) {
 
 static void on_timer(uv_timer_t *timer) {
   struct conn *conn = timer->data;
-  if (conn->state == CONN_CONNECTING) fail(conn, "connect: no answer within 5 s");
-  else if (conn->state == CONN_HANDSHAKE) fail(conn, "connected, but no HTTP/2 SETTINGS within 5 s");
-  else if (conn->state == CONN_WAITING && conn->handles > 1) uv_timer_start(timer, on_timer, 1, 0);
-  else if (conn->state == CONN_WAITING) begin_connect(conn);
+  if (conn->state == CONN_CONNECTING)
+    fail(conn, "connect: no answer within 5 s");
+  else if (conn->state == CONN_HANDSHAKE)
+    fail(conn, "connected, but no HTTP/2 SETTINGS within 5 s");
+  else if (conn->state == CONN_WAITING && conn->handles > 1)
+    uv_timer_start(timer, on_timer, 1, 0);
+  else if (conn->state == CONN_WAITING)
+    begin_connect(conn);
 }
 
-// ---- reading and writing --------------------------------------------------------------------------------------------
+// ---- reading and writing ------------------------------------------------------------------------
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
@@ -106,7 +113,8 @@ static void became_ready(struct conn *conn) {
 // After bytes came in or went out: has the state of the session moved?
 static void follow_session(struct conn *conn) {
   if (h2_over(&conn->h2)) {
-    fail(conn, conn->h2.settings_seen ? "the server broke the HTTP/2 protocol" : "the server does not speak HTTP/2");
+    fail(conn, conn->h2.settings_seen ? "the server broke the HTTP/2 protocol"
+                                      : "the server does not speak HTTP/2");
     return;
   }
   if (conn->state == CONN_HANDSHAKE && conn->h2.settings_seen) became_ready(conn);
@@ -118,7 +126,8 @@ static void follow_session(struct conn *conn) {
 
 static void on_readable(struct conn *conn) {
   for (int i = 0; i < READS_PER_TURN; i++) {
-    const ssize_t n = recv(conn->fd, conn->options.read_buffer, conn->options.read_bytes, MSG_DONTWAIT);
+    const ssize_t n =
+        recv(conn->fd, conn->options.read_buffer, conn->options.read_bytes, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
@@ -131,7 +140,8 @@ static void on_readable(struct conn *conn) {
     }
     const int error = h2_feed(&conn->h2, conn->options.read_buffer, (size_t)n);
     if (error) {
-      fail(conn, conn->h2.settings_seen ? h2_error_text(error) : "the server does not speak HTTP/2");
+      fail(conn,
+           conn->h2.settings_seen ? h2_error_text(error) : "the server does not speak HTTP/2");
       return;
     }
     if ((size_t)n < conn->options.read_bytes) break;
@@ -190,7 +200,7 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
   if (events & UV_WRITABLE && conn->poll_open) conn_flush(conn);
 }
 
-// ---- going up -------------------------------------------------------------------------------------------------------
+// ---- going up -----------------------------------------------------------------------------------
 
 static void begin_connect(struct conn *conn) {
   const int one = 1;
@@ -230,7 +240,8 @@ enum status conn_open(const struct conn_options *options, struct conn **out) {
   conn->timer.data = conn;
   conn->handles = 1;
   conn->state = CONN_WAITING;
-  uv_timer_start(&conn->timer, on_timer, 0, 0); // so that on_state never comes before conn_open has returned
+  uv_timer_start(&conn->timer, on_timer, 0,
+                 0); // so that on_state never comes before conn_open has returned
   *out = conn;
   return STATUS_OK;
 }
@@ -244,7 +255,7 @@ void conn_close(struct conn *conn) {
   uv_close((uv_handle_t *)&conn->timer, on_handle_closed);
 }
 
-// ---- calls ----------------------------------------------------------------------------------------------------------
+// ---- calls --------------------------------------------------------------------------------------
 
 bool conn_start(struct conn *conn, struct call *call) {
   if (conn->state != CONN_READY) return false;
@@ -266,7 +277,8 @@ void conn_cancel(struct conn *conn, struct call *call, enum status status, const
 void conn_expire(struct conn *conn, int64_t now_ns) {
   // Calls of one run share one time limit, so the oldest expires first.
   while (conn->has_session && conn->h2.first && conn->h2.first->expire_ns <= now_ns) {
-    conn_cancel(conn, conn->h2.first, STATUS_DEADLINE_EXCEEDED, "no answer in time; given up by the client");
+    conn_cancel(conn, conn->h2.first, STATUS_DEADLINE_EXCEEDED,
+                "no answer in time; given up by the client");
   }
 }
 

@@ -8,7 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static enum status read_all(int fd, const char *path, uint8_t *data, size_t bytes, struct error *err) {
+static enum status read_all(int fd, const char *path, uint8_t *data, size_t bytes,
+                            struct error *err) {
   size_t done = 0;
   while (done < bytes) {
     const ssize_t n = read(fd, data + done, bytes - done);
@@ -58,7 +59,8 @@ void file_free(struct slice *file) {
   *file = (struct slice){0};
 }
 
-enum status file_write(const char *path, const struct slice *parts, int n_parts, struct error *err) {
+enum status file_write(const char *path, const struct slice *parts, int n_parts,
+                       struct error *err) {
   const bool to_stdout = strcmp(path, "-") == 0;
   FILE *file = to_stdout ? stdout : fopen(path, "we");
   bool ok = file != NULL;

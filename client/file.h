@@ -7,8 +7,8 @@
 
 #define FILE_MAX_BYTES ((size_t)4 << 30) // more than a gRPC message can carry
 
-// Regular files only (a FIFO could hang us). NOT_FOUND, INVALID_ARGUMENT, RESOURCE_EXHAUSTED. Free with file_free.
-// The bytes are followed by one zero byte that `bytes` does not count.
+// Regular files only (a FIFO could hang us). NOT_FOUND, INVALID_ARGUMENT, RESOURCE_EXHAUSTED. Free
+// with file_free. The bytes are followed by one zero byte that `bytes` does not count.
 MUST_USE enum status file_read(const char *path, struct slice *out, struct error *err);
 void file_free(struct slice *file);
 // Replaces the file. `path` "-" is standard output.

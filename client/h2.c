@@ -6,17 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STREAM_WINDOW (16 << 20)     // answers are read at once and kept by their callers: windows cost nothing
+#define STREAM_WINDOW                                                                              \
+  (16 << 20) // answers are read at once and kept by their callers: windows cost nothing
 #define CONNECTION_WINDOW (256 << 20)
 #define FRAME_BYTES (1 << 20)
 
-// ---- the list of running calls --------------------------------------------------------------------------------------
+// ---- the list of running calls ------------------------------------------------------------------
 
 static void list_add(struct h2 *h2, struct call *call) {
   call->next = NULL;
   call->prev = h2->last;
-  if (h2->last) h2->last->next = call;
-  else h2->first = call;
+  if (h2->last)
+    h2->last->next = call;
+  else
+    h2->first = call;
   h2->last = call;
   h2->n_running++;
   call->active = true;
@@ -24,10 +27,14 @@ static void list_add(struct h2 *h2, struct call *call) {
 
 static void list_remove(struct h2 *h2, struct call *call) {
   FW_ASSERT(call->active && h2->n_running > 0);
-  if (call->prev) call->prev->next = call->next;
-  else h2->first = call->next;
-  if (call->next) call->next->prev = call->prev;
-  else h2->last = call->prev;
+  if (call->prev)
+    call->prev->next = call->next;
+  else
+    h2->first = call->next;
+  if (call->next)
+    call->next->prev = call->prev;
+  else
+    h2->last = call->prev;
   h2->n_running--;
   call->active = false;
 }
@@ -44,21 +51,23 @@ static void finish_as(struct h2 *h2, struct call *call, enum status status, cons
   finish(h2, call);
 }
 
-// ---- sending --------------------------------------------------------------------------------------------------------
+// ---- sending ------------------------------------------------------------------------------------
 
 static size_t message_bytes(const struct call *call) {
   return call->part[0].bytes + call->part[1].bytes;
 }
 
-static ssize_t on_send(nghttp2_session *session, const uint8_t *data, size_t bytes, int flags, void *arg) {
+static ssize_t on_send(nghttp2_session *session, const uint8_t *data, size_t bytes, int flags,
+                       void *arg) {
   struct h2 *h2 = arg;
   (void)session, (void)flags;
   if (bytes > OUTQ_ARENA_BYTES) bytes = OUTQ_ARENA_BYTES;
   return outq_copy(h2->out, data, bytes) ? (ssize_t)bytes : NGHTTP2_ERR_WOULDBLOCK;
 }
 
-static ssize_t on_read_source(nghttp2_session *session, int32_t stream_id, uint8_t *buf, size_t length,
-                              uint32_t *data_flags, nghttp2_data_source *source, void *arg) {
+static ssize_t on_read_source(nghttp2_session *session, int32_t stream_id, uint8_t *buf,
+                              size_t length, uint32_t *data_flags, nghttp2_data_source *source,
+                              void *arg) {
   const struct call *call = nghttp2_session_get_stream_user_data(session, stream_id);
   (void)buf, (void)source, (void)arg;
   if (!call) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; // cancelled
@@ -69,8 +78,8 @@ static ssize_t on_read_source(nghttp2_session *session, int32_t stream_id, uint8
   return (ssize_t)left;
 }
 
-static int on_send_data(nghttp2_session *session, nghttp2_frame *frame, const uint8_t *head, size_t length,
-                        nghttp2_data_source *source, void *arg) {
+static int on_send_data(nghttp2_session *session, nghttp2_frame *frame, const uint8_t *head,
+                        size_t length, nghttp2_data_source *source, void *arg) {
   struct h2 *h2 = arg;
   struct call *call = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
   (void)source;
@@ -93,8 +102,8 @@ static int on_send_data(nghttp2_session *session, nghttp2_frame *frame, const ui
 }
 
 static ssize_t on_frame_length(nghttp2_session *session, uint8_t frame_type, int32_t stream_id,
-                               int32_t connection_window, int32_t stream_window, uint32_t remote_max_frame,
-                               void *arg) {
+                               int32_t connection_window, int32_t stream_window,
+                               uint32_t remote_max_frame, void *arg) {
   (void)session, (void)frame_type, (void)stream_id, (void)arg;
   ssize_t length = FRAME_BYTES;
   if (connection_window < length) length = connection_window;
@@ -104,7 +113,8 @@ static ssize_t on_frame_length(nghttp2_session *session, uint8_t frame_type, int
 }
 
 // A request that never left (GOAWAY in between) has no stream whose close would tell us.
-static int on_frame_not_send(nghttp2_session *session, const nghttp2_frame *frame, int error, void *arg) {
+static int on_frame_not_send(nghttp2_session *session, const nghttp2_frame *frame, int error,
+                             void *arg) {
   struct h2 *h2 = arg;
   if (frame->hd.type != NGHTTP2_HEADERS) return 0;
   for (struct call *call = h2->first; call; call = call->next) {
@@ -117,10 +127,11 @@ static int on_frame_not_send(nghttp2_session *session, const nghttp2_frame *fram
   return 0;
 }
 
-// ---- receiving ------------------------------------------------------------------------------------------------------
+// ---- receiving ----------------------------------------------------------------------------------
 
-static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t n_name,
-                     const uint8_t *value, size_t n_value, uint8_t flags, void *arg) {
+static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                     size_t n_name, const uint8_t *value, size_t n_value, uint8_t flags,
+                     void *arg) {
   struct call *call = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
   (void)flags, (void)arg;
   if (call) call_header(call, (struct slice){name, n_name}, (struct slice){value, n_value});
@@ -153,7 +164,7 @@ static int on_stream_close(nghttp2_session *session, int32_t stream_id, uint32_t
   return 0;
 }
 
-// ---- the session ----------------------------------------------------------------------------------------------------
+// ---- the session --------------------------------------------------------------------------------
 
 static void *mem_malloc(size_t bytes, void *pool) {
   return pool_malloc(pool, bytes);
@@ -223,8 +234,8 @@ void h2_close(struct h2 *h2) {
 }
 
 static nghttp2_nv header(const char *name, size_t n_name, const char *value) {
-  return (nghttp2_nv){(uint8_t *)(uintptr_t)name, (uint8_t *)(uintptr_t)value, n_name, strlen(value),
-                      NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE};
+  return (nghttp2_nv){(uint8_t *)(uintptr_t)name, (uint8_t *)(uintptr_t)value, n_name,
+                      strlen(value), NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE};
 }
 #define HEADER(name, value) header(name, sizeof(name) - 1, value)
 

@@ -1,5 +1,5 @@
-// The client's HTTP/2 protocol engine over nghttp2, without a socket: bytes in by h2_feed, bytes out by h2_pull into an
-// output queue. The only file of the client that sees nghttp2. One thread.
+// The client's HTTP/2 protocol engine over nghttp2, without a socket: bytes in by h2_feed, bytes
+// out by h2_pull into an output queue. The only file of the client that sees nghttp2. One thread.
 #ifndef CLIENT_H2_H
 #define CLIENT_H2_H
 
@@ -24,13 +24,15 @@ MUST_USE enum status h2_open(struct h2 *h2, const char *authority); // `authorit
 // Every call must have ended (h2_fail_calls).
 void h2_close(struct h2 *h2);
 MUST_USE bool h2_start(struct h2 *h2, struct call *call); // false: refused, nothing happened
-// Bytes from the peer. Negative (an nghttp2 error, see h2_error_text) when the connection cannot go on.
+// Bytes from the peer. Negative (an nghttp2 error, see h2_error_text) when the connection cannot go
+// on.
 MUST_USE int h2_feed(struct h2 *h2, const uint8_t *data, size_t bytes);
 // Move frames into `out` until it is full or nothing is left. Negative as h2_feed.
 MUST_USE int h2_pull(struct h2 *h2);
 bool h2_over(const struct h2 *h2); // the session has ended itself (the peer broke the protocol)
 void h2_cancel(struct h2 *h2, struct call *call, enum status status, const char *message);
-void h2_fail_calls(struct h2 *h2, enum status status, const char *message); // ends all; oldest first
+void h2_fail_calls(struct h2 *h2, enum status status,
+                   const char *message); // ends all; oldest first
 uint32_t h2_max_calls(const struct h2 *h2);
 const char *h2_error_text(int error);
 

@@ -26,26 +26,36 @@ static const char usage[] =
 static const struct option_row rows[] = {
     {"url", OPTION_TEXT, OFFSET(url), "HOST:PORT", "the server (default " DEFAULT_URL ")", 0, 0},
     {"model", OPTION_TEXT, OFFSET(model), "NAME", "the model (required)", 0, 0},
-    {"model-version", OPTION_TEXT, OFFSET(version), "V", "its version (default: the server's choice)", 0, 0},
+    {"model-version", OPTION_TEXT, OFFSET(version), "V",
+     "its version (default: the server's choice)", 0, 0},
     {"input", OPTION_LIST, OFFSET(inputs), "SPEC",
      "name=file.npy, or name:DTYPE:shape=file.raw (ids:INT64:1x16=ids.raw), or\n"
      "name:BF16=file.npy (the same bits as another type); once for each input.\n"
-     "None: a synthetic request of the model's signature", 0, 0},
-    {"tokens", OPTION_COUNT, OFFSET(tokens), "N", "length of the synthetic request's sequences (default 16)", 1, 1 << 20},
+     "None: a synthetic request of the model's signature",
+     0, 0},
+    {"tokens", OPTION_COUNT, OFFSET(tokens), "N",
+     "length of the synthetic request's sequences (default 16)", 1, 1 << 20},
     {"batch", OPTION_COUNT, OFFSET(batch), "N", "its rows (default 1)", 1, 65536},
-    {"max-id", OPTION_COUNT, OFFSET(max_id), "N", "its token ids are random in 1..N (default 1000)", 1, INT32_MAX},
-    {"seed", OPTION_COUNT, OFFSET(seed), "N", "of the synthetic request (default 1)", 0, INT64_MAX / 2},
-    {"output", OPTION_LIST, OFFSET(outputs), "NAME", "ask for this output only; may be repeated (default: all)", 0, 0},
-    {"output-dir", OPTION_TEXT, OFFSET(output_dir), "DIR", "write each output to DIR/name.npy", 0, 0},
-    {"fusion", OPTION_TEXT, OFFSET(fusion), "MODE", "the request parameter: on, off or auto (default: not sent)", 0, 0},
+    {"max-id", OPTION_COUNT, OFFSET(max_id), "N", "its token ids are random in 1..N (default 1000)",
+     1, INT32_MAX},
+    {"seed", OPTION_COUNT, OFFSET(seed), "N", "of the synthetic request (default 1)", 0,
+     INT64_MAX / 2},
+    {"output", OPTION_LIST, OFFSET(outputs), "NAME",
+     "ask for this output only; may be repeated (default: all)", 0, 0},
+    {"output-dir", OPTION_TEXT, OFFSET(output_dir), "DIR", "write each output to DIR/name.npy", 0,
+     0},
+    {"fusion", OPTION_TEXT, OFFSET(fusion), "MODE",
+     "the request parameter: on, off or auto (default: not sent)", 0, 0},
     {"deadline-ms", OPTION_COUNT, OFFSET(deadline_ms), "N", "send grpc-timeout", 1, 86400000},
-    {"timeout", OPTION_DURATION, OFFSET(timeout_ns), "TIME", "give up without a deadline (default 60s)", 0, 0},
-    {"wait", OPTION_DURATION, OFFSET(wait_ns), "TIME", "keep trying to connect for so long (default: one attempt)", 0, 0},
+    {"timeout", OPTION_DURATION, OFFSET(timeout_ns), "TIME",
+     "give up without a deadline (default 60s)", 0, 0},
+    {"wait", OPTION_DURATION, OFFSET(wait_ns), "TIME",
+     "keep trying to connect for so long (default: one attempt)", 0, 0},
     {"help", OPTION_FLAG, OFFSET(help), NULL, "this text", 0, 0},
 };
 #define N_ROWS ((int)(sizeof rows / sizeof rows[0]))
 
-// ---- printing -------------------------------------------------------------------------------------------------------
+// ---- printing -----------------------------------------------------------------------------------
 
 static void print_values(const struct reply_output *output) {
   float value = 0;
@@ -68,8 +78,8 @@ static void print_cost(const struct reply_cost *cost) {
   if (cost->batch_close[0]) printf("%-18s %s\n", "batch_close", cost->batch_close);
   for (int i = 0; i < COST_COUNT; i++) {
     if (!(cost->present & 1u << i)) continue;
-    printf("%-18s %.*f\n", cost_name((enum cost)i), cost->value[i] == (double)(int64_t)cost->value[i] ? 0 : 3,
-           cost->value[i]);
+    printf("%-18s %.*f\n", cost_name((enum cost)i),
+           cost->value[i] == (double)(int64_t)cost->value[i] ? 0 : 3, cost->value[i]);
   }
 }
 
@@ -81,7 +91,8 @@ static void print_reply(const struct reply *reply, double ms) {
   for (int i = 0; i < reply->n_outputs; i++) {
     const struct reply_output *output = &reply->outputs[i];
     printf("%-18.*s %s %s", (int)(output->name.bytes & 0xff), (const char *)output->name.data,
-           datatype_name(output->type), shape_text(output->dims, output->rank, shape, sizeof shape));
+           datatype_name(output->type),
+           shape_text(output->dims, output->rank, shape, sizeof shape));
     print_values(output);
     putchar('\n');
   }
@@ -106,8 +117,8 @@ static enum status write_outputs(const char *dir, const struct reply *reply, str
     char path[4096];
     const int name_bytes = (int)(output->name.bytes & 0x3ff);
     if (!plain_name(output->name)) {
-      return error_set(err, STATUS_INVALID_ARGUMENT, "output name '%.*s' cannot be a file name", name_bytes,
-                       (const char *)output->name.data);
+      return error_set(err, STATUS_INVALID_ARGUMENT, "output name '%.*s' cannot be a file name",
+                       name_bytes, (const char *)output->name.data);
     }
     snprintf(path, sizeof path, "%s/%.*s.%s", dir, name_bytes, (const char *)output->name.data,
              datatype_npy(output->type) ? "npy" : "raw");
@@ -121,10 +132,10 @@ static enum status write_outputs(const char *dir, const struct reply *reply, str
   return STATUS_OK;
 }
 
-// ---- the request ----------------------------------------------------------------------------------------------------
+// ---- the request --------------------------------------------------------------------------------
 
-static enum status make_input(const struct infer_options *o, struct net *net, struct request_input *out,
-                              struct error *err) {
+static enum status make_input(const struct infer_options *o, struct net *net,
+                              struct request_input *out, struct error *err) {
   struct oip_model model;
   struct rng rng = {(uint64_t)o->seed};
   if (o->inputs.n) return input_from_files(&o->inputs, out, err);
@@ -132,15 +143,16 @@ static enum status make_input(const struct infer_options *o, struct net *net, st
   if (status != STATUS_OK) return status;
   int64_t *lengths = malloc((size_t)o->batch * sizeof *lengths);
   if (!lengths) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
-  for (int64_t i = 0; i < o->batch; i++) lengths[i] = o->tokens;
+  for (int64_t i = 0; i < o->batch; i++)
+    lengths[i] = o->tokens;
   const struct input_rows input_rows = {o->batch, lengths, NULL};
   status = input_make(&model, &input_rows, o->max_id, &rng, out, err);
   free(lengths);
   return status;
 }
 
-static enum status call_and_show(const struct infer_options *o, struct net *net, const struct payload *payload,
-                                 struct error *err) {
+static enum status call_and_show(const struct infer_options *o, struct net *net,
+                                 const struct payload *payload, struct error *err) {
   struct call_method method = {.path = METHOD_INFER};
   struct reply *reply = malloc(sizeof *reply);
   struct slice message = {0};
@@ -148,8 +160,9 @@ static enum status call_and_show(const struct infer_options *o, struct net *net,
   if (!reply) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
   call_timeout_text(o->deadline_ms * NS_PER_MS, method.timeout);
   const int64_t start = clock_now_ns();
-  enum status status = net_call_parts(net, &method, parts, o->deadline_ms ? o->deadline_ms * NS_PER_MS : o->timeout_ns,
-                                      &message, err);
+  enum status status =
+      net_call_parts(net, &method, parts,
+                     o->deadline_ms ? o->deadline_ms * NS_PER_MS : o->timeout_ns, &message, err);
   const double ms = (double)(clock_now_ns() - start) / NS_PER_MS;
   if (status == STATUS_OK) status = reply_parse(message, reply, err);
   if (status == STATUS_OK) print_reply(reply, ms);
@@ -162,10 +175,13 @@ static enum status call_and_show(const struct infer_options *o, struct net *net,
 static int run(const struct infer_options *o, struct net *net, struct payload_set *payloads) {
   struct error err = {0};
   struct request_input input;
-  const struct payload_options payload_options = {
-      .model = o->model, .version = o->version, .outputs = &o->outputs, .fusion = {o->fusion, NULL}};
+  const struct payload_options payload_options = {.model = o->model,
+                                                  .version = o->version,
+                                                  .outputs = &o->outputs,
+                                                  .fusion = {o->fusion, NULL}};
   enum status status = make_input(o, net, &input, &err);
-  if (status != STATUS_OK) return o->inputs.n ? command_usage_error("infer", &err) : command_failure("infer", &err);
+  if (status != STATUS_OK)
+    return o->inputs.n ? command_usage_error("infer", &err) : command_failure("infer", &err);
   status = payload_set_add(payloads, &payload_options, &input, &err);
   request_input_free(&input);
   if (status == STATUS_OK) status = call_and_show(o, net, &payloads->items[0], &err);
@@ -173,14 +189,19 @@ static int run(const struct infer_options *o, struct net *net, struct payload_se
 }
 
 int command_infer(int argc, char **argv) {
-  struct infer_options o = {.url = DEFAULT_URL, .tokens = 16, .batch = 1, .max_id = 1000, .seed = 1,
+  struct infer_options o = {.url = DEFAULT_URL,
+                            .tokens = 16,
+                            .batch = 1,
+                            .max_id = 1000,
+                            .seed = 1,
                             .timeout_ns = 60 * NS_PER_S};
   struct payload_set payloads = {0};
   struct net *net = NULL;
   struct error err = {0};
   if (command_help(usage, rows, N_ROWS, argc, argv)) return EXIT_ALL_OK;
   enum status status = options_parse(rows, N_ROWS, argc, argv, &o, &err);
-  if (status == STATUS_OK && !o.model) status = error_set(&err, STATUS_INVALID_ARGUMENT, "--model is required");
+  if (status == STATUS_OK && !o.model)
+    status = error_set(&err, STATUS_INVALID_ARGUMENT, "--model is required");
   if (status != STATUS_OK) return command_usage_error("infer", &err);
   const struct net_options net_options = {o.url, 1, o.wait_ns};
   status = net_open(&net_options, &net, &err);

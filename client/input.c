@@ -45,16 +45,24 @@ static bool tells_padding(const struct oip_model *model) {
   return false;
 }
 
-// ---- filling a tensor -----------------------------------------------------------------------------------------------
+// ---- filling a tensor ---------------------------------------------------------------------------
 
 static void store(struct infer_tensor *tensor, size_t index, int64_t value) {
   const float as_float = (float)value;
   const double as_double = (double)value;
   switch (tensor->type) {
-  case TYPE_FP32: memcpy(tensor->data + index * 4, &as_float, 4); return;
-  case TYPE_FP64: memcpy(tensor->data + index * 8, &as_double, 8); return;
-  case TYPE_FP16: memcpy(tensor->data + index * 2, value ? "\x00\x3c" : "\0\0", 2); return; // 1.0: masks only
-  case TYPE_BF16: memcpy(tensor->data + index * 2, value ? "\x80\x3f" : "\0\0", 2); return;
+  case TYPE_FP32:
+    memcpy(tensor->data + index * 4, &as_float, 4);
+    return;
+  case TYPE_FP64:
+    memcpy(tensor->data + index * 8, &as_double, 8);
+    return;
+  case TYPE_FP16:
+    memcpy(tensor->data + index * 2, value ? "\x00\x3c" : "\0\0", 2);
+    return; // 1.0: masks only
+  case TYPE_BF16:
+    memcpy(tensor->data + index * 2, value ? "\x80\x3f" : "\0\0", 2);
+    return;
   default: {
     const size_t bytes = datatype_bytes(tensor->type);
     memcpy(tensor->data + index * bytes, &value, bytes); // little-endian
@@ -67,31 +75,52 @@ static void store_random(struct infer_tensor *tensor, size_t index, struct rng *
   const double value = 2 * rng_unit(rng) - 1;
   const float as_float = (float)value;
   const uint64_t bits = rng_next(rng);
-  const uint16_t fp16 = (uint16_t)(0x3800 | (bits & 0x83ff)), bf16 = (uint16_t)(0x3f00 | (bits & 0x807f));
+  const uint16_t fp16 = (uint16_t)(0x3800 | (bits & 0x83ff)),
+                 bf16 = (uint16_t)(0x3f00 | (bits & 0x807f));
   switch (tensor->type) {
-  case TYPE_FP32: memcpy(tensor->data + index * 4, &as_float, 4); return;
-  case TYPE_FP64: memcpy(tensor->data + index * 8, &value, 8); return;
-  case TYPE_FP16: memcpy(tensor->data + index * 2, &fp16, 2); return;
-  case TYPE_BF16: memcpy(tensor->data + index * 2, &bf16, 2); return;
-  default: store(tensor, index, (int64_t)(bits & 0x7f)); return;
+  case TYPE_FP32:
+    memcpy(tensor->data + index * 4, &as_float, 4);
+    return;
+  case TYPE_FP64:
+    memcpy(tensor->data + index * 8, &value, 8);
+    return;
+  case TYPE_FP16:
+    memcpy(tensor->data + index * 2, &fp16, 2);
+    return;
+  case TYPE_BF16:
+    memcpy(tensor->data + index * 2, &bf16, 2);
+    return;
+  default:
+    store(tensor, index, (int64_t)(bits & 0x7f));
+    return;
   }
 }
 
-static void fill_row(struct infer_tensor *tensor, enum role role, const struct input_rows *rows, int64_t row,
-                     size_t per_row, const int64_t *ids, int64_t max_id, struct rng *rng) {
+static void fill_row(struct infer_tensor *tensor, enum role role, const struct input_rows *rows,
+                     int64_t row, size_t per_row, const int64_t *ids, int64_t max_id,
+                     struct rng *rng) {
   const size_t length = (size_t)rows->lengths[row];
   const size_t start = (size_t)row * per_row;
   for (size_t i = 0; i < per_row; i++) {
     const bool real = i < length;
     switch (role) {
-    case ROLE_MASK: store(tensor, start + i, real); break;
-    case ROLE_LENGTHS: store(tensor, start + i, rows->lengths[row]); break;
-    case ROLE_ZEROS: break; // as allocated
-    case ROLE_POSITIONS: store(tensor, start + i, (int64_t)i); break;
+    case ROLE_MASK:
+      store(tensor, start + i, real);
+      break;
+    case ROLE_LENGTHS:
+      store(tensor, start + i, rows->lengths[row]);
+      break;
+    case ROLE_ZEROS:
+      break; // as allocated
+    case ROLE_POSITIONS:
+      store(tensor, start + i, (int64_t)i);
+      break;
     case ROLE_IDS:
       if (real) store(tensor, start + i, ids ? ids[i] : rng_between(rng, 1, max_id));
       break;
-    case ROLE_VALUES: store_random(tensor, start + i, rng); break;
+    case ROLE_VALUES:
+      store_random(tensor, start + i, rng);
+      break;
     }
   }
 }
@@ -104,8 +133,9 @@ static int64_t longest(const struct input_rows *rows) {
   return longest;
 }
 
-static enum status make_tensor(const struct oip_tensor *in, const struct input_rows *rows, int64_t max_id,
-                               struct rng *rng, struct infer_tensor *out, struct error *err) {
+static enum status make_tensor(const struct oip_tensor *in, const struct input_rows *rows,
+                               int64_t max_id, struct rng *rng, struct infer_tensor *out,
+                               struct error *err) {
   const int64_t sequence = longest(rows);
   const int64_t *ids = rows->ids;
   *out = (struct infer_tensor){.type = in->type, .rank = in->rank};
@@ -140,11 +170,12 @@ enum status input_make(const struct oip_model *model, const struct input_rows *r
   out->tokens = rows->n * longest(rows);
   if (!tells_padding(model)) return STATUS_OK;
   out->tokens = 0;
-  for (int64_t i = 0; i < rows->n; i++) out->tokens += rows->lengths[i];
+  for (int64_t i = 0; i < rows->n; i++)
+    out->tokens += rows->lengths[i];
   return STATUS_OK;
 }
 
-// ---- token ids from a file --------------------------------------------------------------------------------------------
+// ---- token ids from a file ----------------------------------------------------------------------
 
 struct line_reader {
   const char *path;
@@ -158,7 +189,8 @@ struct line_reader {
   void *arg;
 };
 
-static enum status line_error(const struct line_reader *reader, const char *what, struct error *err) {
+static enum status line_error(const struct line_reader *reader, const char *what,
+                              struct error *err) {
   return error_set_at(err, STATUS_INVALID_ARGUMENT, reader->path, reader->line, 1, "%s", what);
 }
 
@@ -178,7 +210,8 @@ static bool push(int64_t **items, int64_t *n, int64_t *capacity, int64_t value) 
 static enum status take_row(struct line_reader *reader, const json_t *row, struct error *err) {
   const size_t n = json_array_size(row);
   if (n == 0) return line_error(reader, "expected an array of token ids, not empty", err);
-  if (reader->ids.n + (int64_t)n > LINE_TOKENS_MAX) return line_error(reader, "too many tokens", err);
+  if (reader->ids.n + (int64_t)n > LINE_TOKENS_MAX)
+    return line_error(reader, "too many tokens", err);
   for (size_t i = 0; i < n; i++) {
     const json_t *id = json_array_get(row, i);
     if (!json_is_integer(id)) return line_error(reader, "token ids must be whole numbers", err);
@@ -194,7 +227,8 @@ static enum status give_request(struct line_reader *reader, struct error *err) {
   return status;
 }
 
-static enum status take_line(struct line_reader *reader, const char *text, size_t bytes, struct error *err) {
+static enum status take_line(struct line_reader *reader, const char *text, size_t bytes,
+                             struct error *err) {
   json_error_t json_error;
   json_t *root = json_loadb(text, bytes, 0, &json_error);
   if (!root) return line_error(reader, json_error.text, err);
@@ -209,7 +243,8 @@ static enum status take_line(struct line_reader *reader, const char *text, size_
     if (status == STATUS_OK) status = give_request(reader, err);
   } else {
     status = take_row(reader, value, err);
-    if (status == STATUS_OK && reader->lengths.n == reader->batch) status = give_request(reader, err);
+    if (status == STATUS_OK && reader->lengths.n == reader->batch)
+      status = give_request(reader, err);
   }
   json_decref(root);
   return status;
@@ -222,7 +257,8 @@ static bool blank(const char *text, size_t bytes) {
   return true;
 }
 
-enum status input_read_lines(const char *path, int64_t batch, input_add add, void *arg, struct error *err) {
+enum status input_read_lines(const char *path, int64_t batch, input_add add, void *arg,
+                             struct error *err) {
   struct line_reader reader = {.path = path, .batch = batch, .add = add, .arg = arg};
   struct slice file;
   enum status status = file_read(path, &file, err);
@@ -242,14 +278,15 @@ enum status input_read_lines(const char *path, int64_t batch, input_add add, voi
   return status;
 }
 
-// ---- tensors from files -----------------------------------------------------------------------------------------------
+// ---- tensors from files -------------------------------------------------------------------------
 
 static enum status read_raw(const char *path, struct infer_tensor *tensor, struct error *err) {
   struct slice file;
   char shape[128];
   size_t bytes = 0;
   enum status status = tensor_bytes(tensor->type, tensor->dims, tensor->rank, &bytes);
-  if (status != STATUS_OK) return error_set(err, status, "--input %s: the shape is too large", tensor->name);
+  if (status != STATUS_OK)
+    return error_set(err, status, "--input %s: the shape is too large", tensor->name);
   status = file_read(path, &file, err);
   if (status != STATUS_OK) return status;
   if (file.bytes == bytes) {
@@ -257,8 +294,8 @@ static enum status read_raw(const char *path, struct infer_tensor *tensor, struc
     tensor->bytes = bytes;
     return STATUS_OK;
   }
-  status = error_set(err, STATUS_INVALID_ARGUMENT, "%s: %zu bytes; %s %s needs %zu", path, file.bytes,
-                     datatype_name(tensor->type),
+  status = error_set(err, STATUS_INVALID_ARGUMENT, "%s: %zu bytes; %s %s needs %zu", path,
+                     file.bytes, datatype_name(tensor->type),
                      shape_text(tensor->dims, tensor->rank, shape, sizeof shape), bytes);
   file_free(&file);
   return status;
@@ -281,7 +318,8 @@ static enum status read_tensor(const char *spec, struct infer_tensor *out, struc
   return status;
 }
 
-enum status input_from_files(const struct text_list *specs, struct request_input *out, struct error *err) {
+enum status input_from_files(const struct text_list *specs, struct request_input *out,
+                             struct error *err) {
   *out = (struct request_input){0};
   for (int i = 0; i < specs->n; i++) {
     if (out->n_tensors == PAYLOAD_INPUTS) {

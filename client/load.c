@@ -42,10 +42,10 @@ struct load {
   int64_t last_done_ns;
   struct phases phases;
   struct open_loop open;
-  bool stopped;       // interrupted, out of time to drain, or no connection left: no more sends
-  bool sending_over;  // all sends of the plan are out
+  bool stopped;      // interrupted, out of time to drain, or no connection left: no more sends
+  bool sending_over; // all sends of the plan are out
   int64_t n_done, n_failed;
-  int timer_fd;       // open loop; -1
+  int timer_fd; // open loop; -1
   int64_t timer_set_ns;
   uv_poll_t timer_poll;
   struct ab_schedule ab;
@@ -57,7 +57,7 @@ struct load {
 
 static void send_due(struct load *load);
 
-// ---- one call -------------------------------------------------------------------------------------------------------
+// ---- one call -----------------------------------------------------------------------------------
 
 static struct conn *ready_conn(struct load *load) {
   const int n = net_n_conns(load->options->net);
@@ -86,7 +86,8 @@ static const struct payload *next_payload(const struct load *load, uint64_t inde
   return &load->options->payloads->items[index % (uint64_t)load->options->payloads->n];
 }
 
-static void sum_slice(struct load *load, const struct outcome *outcome, const struct reply_cost *cost) {
+static void sum_slice(struct load *load, const struct outcome *outcome,
+                      const struct reply_cost *cost) {
   struct slice_sums *slice = &load->slice;
   const uint32_t bytes_bits = 1u << COST_READ_BYTES | 1u << COST_WRITE_BYTES;
   if (outcome->status != STATUS_OK || !outcome->measured) return;
@@ -126,7 +127,7 @@ static void on_done(struct call *call) {
   send_due(load);
 }
 
-// ---- open loop ------------------------------------------------------------------------------------------------------
+// ---- open loop ----------------------------------------------------------------------------------
 
 static void set_timer(struct load *load, int64_t at_ns) {
   if (load->timer_set_ns == at_ns) return;
@@ -175,7 +176,7 @@ static void on_timer_fd(uv_poll_t *poll, int status, int events) {
   send_due(load);
 }
 
-// ---- closed loop, A/B -----------------------------------------------------------------------------------------------
+// ---- closed loop, A/B ---------------------------------------------------------------------------
 
 static void begin_slice(struct load *load, int64_t now) {
   load->slice = (struct slice_sums){.start_ns = now};
@@ -252,34 +253,44 @@ static void send_closed(struct load *load) {
 
 static void send_due(struct load *load) {
   if (load->stopped) return;
-  if (load->options->rate_per_s > 0) send_open(load);
-  else send_closed(load);
+  if (load->options->rate_per_s > 0)
+    send_open(load);
+  else
+    send_closed(load);
 }
 
 static void on_conn_state(void *arg) {
   struct load *load = arg;
-  if (net_dead(load->options->net)) load->stopped = true;
-  else send_due(load);
+  if (net_dead(load->options->net))
+    load->stopped = true;
+  else
+    send_due(load);
 }
 
-// ---- the run --------------------------------------------------------------------------------------------------------
+// ---- the run ------------------------------------------------------------------------------------
 
 static enum status setup(struct load *load, struct error *err) {
   const struct load_options *options = load->options;
   load->timer_fd = -1;
   load->callers = calloc((size_t)options->callers, sizeof *load->callers);
-  if (!load->callers) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %d callers", options->callers);
+  if (!load->callers)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %d callers", options->callers);
   for (int i = options->callers - 1; i >= 0; i--) {
     struct caller *caller = &load->callers[i];
     caller->load = load;
-    caller->call = (struct call){.method = options->method, .reply = caller->head,
-                                 .reply_capacity = sizeof caller->head, .done = on_done, .arg = caller};
+    caller->call = (struct call){.method = options->method,
+                                 .reply = caller->head,
+                                 .reply_capacity = sizeof caller->head,
+                                 .done = on_done,
+                                 .arg = caller};
     caller->next_free = load->free;
     load->free = caller;
   }
   load->start_ns = clock_now_ns();
-  phases_init(&load->phases, load->start_ns, options->warmup_ns, options->duration_ns, options->requests);
-  load->window_start_ns = options->requests > 0 || options->slice_calls ? CLOCK_NEVER : load->phases.warmup_end_ns;
+  phases_init(&load->phases, load->start_ns, options->warmup_ns, options->duration_ns,
+              options->requests);
+  load->window_start_ns =
+      options->requests > 0 || options->slice_calls ? CLOCK_NEVER : load->phases.warmup_end_ns;
   load->window_end_ns = load->phases.end_ns;
   load->ab.slice_calls = options->slice_calls;
   if (options->rate_per_s <= 0) return STATUS_OK;
@@ -302,7 +313,8 @@ static void teardown(struct load *load) {
   if (load->timer_fd >= 0) {
     load->timer_poll.data = &closed;
     uv_close((uv_handle_t *)&load->timer_poll, on_poll_closed);
-    while (!closed) uv_run(net_loop(load->options->net), UV_RUN_NOWAIT);
+    while (!closed)
+      uv_run(net_loop(load->options->net), UV_RUN_NOWAIT);
     close(load->timer_fd);
   }
   free(load->callers);
@@ -315,8 +327,9 @@ static void report_progress(const struct load *load, int64_t now) {
                                    .n_done = load->n_done,
                                    .n_failed = load->n_failed,
                                    .seconds = (double)(now - load->start_ns) / NS_PER_S};
-  progress.fraction = options->requests > 0 ? (double)load->phases.n_measured / (double)options->requests
-                                            : (double)(now - load->start_ns) / total;
+  progress.fraction = options->requests > 0
+                          ? (double)load->phases.n_measured / (double)options->requests
+                          : (double)(now - load->start_ns) / total;
   if (progress.fraction > 1) progress.fraction = 1;
   options->on_progress(&progress, options->arg);
 }
@@ -328,7 +341,8 @@ static void look_around(struct load *load, int64_t now) {
     load->stopped = load->result->interrupted = true;
     if (load->window_end_ns > now) load->window_end_ns = now;
   }
-  if (options->requests == 0 && now > load->phases.end_ns + options->timeout_ns) load->stopped = true;
+  if (options->requests == 0 && now > load->phases.end_ns + options->timeout_ns)
+    load->stopped = true;
 }
 
 static void finish(struct load *load, int64_t now) {
@@ -342,8 +356,10 @@ static void finish(struct load *load, int64_t now) {
   }
   const bool by_count = load->options->requests > 0;
   const int64_t end = by_count || load->options->slice_calls || load->window_end_ns == CLOCK_NEVER
-                          ? load->last_done_ns : load->window_end_ns;
-  if (load->window_start_ns < end) result->seconds = (double)(end - load->window_start_ns) / NS_PER_S;
+                          ? load->last_done_ns
+                          : load->window_end_ns;
+  if (load->window_start_ns < end)
+    result->seconds = (double)(end - load->window_start_ns) / NS_PER_S;
   if (!load->options->slice_calls) result->variant[0].seconds = result->seconds;
 }
 
@@ -365,8 +381,10 @@ enum status load_run(const struct load_options *options, struct result *result, 
     report_progress(&load, now);
   }
   finish(&load, now);
-  if (load.out_of_memory) status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for A/B pairs");
-  else if (net_dead(options->net)) status = error_set(err, STATUS_UNAVAILABLE, "%s", net_error(options->net));
+  if (load.out_of_memory)
+    status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for A/B pairs");
+  else if (net_dead(options->net))
+    status = error_set(err, STATUS_UNAVAILABLE, "%s", net_error(options->net));
   if (status == STATUS_OK && options->slice_calls) status = result_estimate(result, options->seed);
 out:
   teardown(&load);

@@ -7,7 +7,8 @@ static const struct command {
   const char *name, *help;
   int (*run)(int argc, char **argv);
 } commands[] = {
-    {"bench", "load test: sweep, open loop, percentiles, memory traffic, fused against unfused", command_bench},
+    {"bench", "load test: sweep, open loop, percentiles, memory traffic, fused against unfused",
+     command_bench},
     {"infer", "one request from .npy or raw files", command_infer},
     {"status", "is the server live, ready, healthy", command_status},
     {"models", "models and their signatures", command_models},
@@ -16,13 +17,16 @@ static const struct command {
 
 static void print_usage(FILE *out) {
   fputs("usage: fusewire COMMAND [options]\n\n", out);
-  for (size_t i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
-  fputs("\n'fusewire COMMAND --help' explains each. 'fusewire --version' prints the version.\n", out);
+  for (size_t i = 0; i < N_COMMANDS; i++)
+    fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
+  fputs("\n'fusewire COMMAND --help' explains each. 'fusewire --version' prints the version.\n",
+        out);
 }
 
 static const char *nearest_command(const char *word) {
   struct option_row rows[N_COMMANDS];
-  for (size_t i = 0; i < N_COMMANDS; i++) rows[i] = (struct option_row){.name = commands[i].name};
+  for (size_t i = 0; i < N_COMMANDS; i++)
+    rows[i] = (struct option_row){.name = commands[i].name};
   return options_nearest(rows, N_COMMANDS, word);
 }
 
@@ -31,7 +35,8 @@ int main(int argc, char **argv) {
     print_usage(stderr);
     return EXIT_USAGE;
   }
-  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+      strcmp(argv[1], "help") == 0) {
     print_usage(stdout);
     return EXIT_ALL_OK;
   }
@@ -43,7 +48,7 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
   }
   const char *nearest = nearest_command(argv[1]);
-  fprintf(stderr, "fusewire: unknown command '%s'%s%s\n", argv[1], nearest ? "; the nearest is " : "",
-          nearest ? nearest : "");
+  fprintf(stderr, "fusewire: unknown command '%s'%s%s\n", argv[1],
+          nearest ? "; the nearest is " : "", nearest ? nearest : "");
   return EXIT_USAGE;
 }

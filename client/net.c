@@ -19,8 +19,8 @@ struct net {
   bool dirty; // some connection has something to flush
   void (*on_state)(void *arg);
   void *arg;
-  struct call_method method;   // of net_call; here because queued bytes may outlive an early answer
-  uint8_t message[5 + 1024];   // likewise
+  struct call_method method; // of net_call; here because queued bytes may outlive an early answer
+  uint8_t message[5 + 1024]; // likewise
   uint8_t read_buffer[READ_BYTES];
 };
 
@@ -33,10 +33,12 @@ bool net_split_url(const char *url, char host[256], char port[16]) {
   const char *from = url + bracket;
   const char *end = bracket ? strchr(from, ']') : strrchr(url, ':');
   if (!end || end == from || (size_t)(end - from) > 255) return false;
-  if (!bracket && memchr(from, ':', (size_t)(end - from))) return false; // a bare v6 address is ambiguous
+  if (!bracket && memchr(from, ':', (size_t)(end - from)))
+    return false; // a bare v6 address is ambiguous
   const char *colon = end + bracket;
   const size_t n_port = strlen(colon + (*colon == ':'));
-  if (*colon != ':' || n_port == 0 || n_port > 15 || strspn(colon + 1, "0123456789") != n_port) return false;
+  if (*colon != ':' || n_port == 0 || n_port > 15 || strspn(colon + 1, "0123456789") != n_port)
+    return false;
   memcpy(host, from, (size_t)(end - from));
   host[end - from] = 0;
   memcpy(port, colon + 1, n_port + 1);
@@ -60,14 +62,16 @@ static void on_prepare(uv_prepare_t *prepare) {
   struct net *net = prepare->data;
   while (net->dirty) { // a flush that fails may start calls elsewhere
     net->dirty = false;
-    for (int i = 0; i < net->n_conns; i++) conn_flush(net->conns[i]);
+    for (int i = 0; i < net->n_conns; i++)
+      conn_flush(net->conns[i]);
   }
 }
 
 static void on_expire(uv_timer_t *timer) {
   struct net *net = timer->data;
   const int64_t now = clock_now_ns();
-  for (int i = 0; i < net->n_conns; i++) conn_expire(net->conns[i], now);
+  for (int i = 0; i < net->n_conns; i++)
+    conn_expire(net->conns[i], now);
 }
 
 static enum status resolve(const char *url, struct conn_options *out, struct error *err) {
@@ -75,7 +79,8 @@ static enum status resolve(const char *url, struct conn_options *out, struct err
   struct addrinfo *found = NULL;
   const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
   if (!net_split_url(url, host, port)) {
-    return error_set(err, STATUS_INVALID_ARGUMENT, "--url %s: expected host:port or [v6 address]:port", url);
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--url %s: expected host:port or [v6 address]:port", url);
   }
   const int error = getaddrinfo(host, port, &hints, &found);
   if (error) return error_set(err, STATUS_UNAVAILABLE, "%s: %s", url, gai_strerror(error));
@@ -90,7 +95,8 @@ static enum status resolve(const char *url, struct conn_options *out, struct err
   memcpy(&out->address, choice->ai_addr, choice->ai_addrlen);
   out->address_bytes = choice->ai_addrlen;
   freeaddrinfo(found);
-  snprintf(out->authority, sizeof out->authority, strchr(host, ':') ? "[%.200s]:%s" : "%.200s:%s", host, port);
+  snprintf(out->authority, sizeof out->authority, strchr(host, ':') ? "[%.200s]:%s" : "%.200s:%s",
+           host, port);
   return STATUS_OK;
 }
 
@@ -150,7 +156,8 @@ enum status net_open(const struct net_options *options, struct net **out, struct
   }
   while (!all_in_state(net, CONN_READY)) {
     if (any_dead(net)) {
-      status = error_set(err, STATUS_UNAVAILABLE, "cannot connect to %s: %s", options->url, net_error(net));
+      status = error_set(err, STATUS_UNAVAILABLE, "cannot connect to %s: %s", options->url,
+                         net_error(net));
       goto fail;
     }
     uv_run(&net->loop, UV_RUN_ONCE);
@@ -165,7 +172,8 @@ fail:
 void net_close(struct net *net) {
   if (!net) return;
   net->on_state = NULL;
-  for (int i = 0; i < net->n_conns; i++) conn_close(net->conns[i]);
+  for (int i = 0; i < net->n_conns; i++)
+    conn_close(net->conns[i]);
   net->n_conns = 0;
   uv_close((uv_handle_t *)&net->prepare, NULL);
   uv_close((uv_handle_t *)&net->expire, NULL);
@@ -198,8 +206,8 @@ static void on_call_done(struct call *call) {
 }
 
 enum status net_call_parts(struct net *net, const struct call_method *method,
-                           const struct slice part[CALL_PARTS], int64_t timeout_ns, struct slice *reply,
-                           struct error *err) {
+                           const struct slice part[CALL_PARTS], int64_t timeout_ns,
+                           struct slice *reply, struct error *err) {
   bool done = false;
   struct call call = {.method = method,
                       .part = {part[0], part[1]},
@@ -211,7 +219,8 @@ enum status net_call_parts(struct net *net, const struct call_method *method,
   if (!conn_start(net->conns[0], &call)) {
     return error_set(err, STATUS_UNAVAILABLE, "no connection: %s", conn_error(net->conns[0]));
   }
-  while (!done) uv_run(&net->loop, UV_RUN_ONCE);
+  while (!done)
+    uv_run(&net->loop, UV_RUN_ONCE);
   if (call.status != STATUS_OK) {
     free(call.reply);
     return error_set(err, call.status, "%s", call.message);
@@ -226,7 +235,8 @@ enum status net_call(struct net *net, const char *path, struct slice message, in
   struct call_method *method = &net->method;
   uint8_t *small = net->message;
   if (message.bytes > sizeof net->message - 5) {
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "request of %zu bytes is too long", message.bytes);
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "request of %zu bytes is too long",
+                     message.bytes);
   }
   snprintf(method->path, sizeof method->path, "%s", path);
   call_timeout_text(timeout_ns, method->timeout);

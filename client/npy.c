@@ -15,7 +15,8 @@ struct cursor {
 };
 
 static void skip_space(struct cursor *cursor) {
-  while (cursor->at < cursor->end && strchr(" \t\r\n", *cursor->at) && *cursor->at) cursor->at++;
+  while (cursor->at < cursor->end && strchr(" \t\r\n", *cursor->at) && *cursor->at)
+    cursor->at++;
 }
 
 static bool take_char(struct cursor *cursor, char expected) {
@@ -126,22 +127,25 @@ static enum status parse_header(struct cursor cursor, struct infer_tensor *out, 
   if (cursor.at != cursor.end || header.keys != KEY_ALL) goto malformed;
   out->type = type_of_descr(header.descr);
   if (out->type == TYPE_NONE) {
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     ".npy type '%.*s' is not served; expected little-endian numbers such as <f4 or <i8",
-                     (int)(header.descr.bytes < 32 ? header.descr.bytes : 32),
-                     (const char *)header.descr.data);
+    return error_set(
+        err, STATUS_INVALID_ARGUMENT,
+        ".npy type '%.*s' is not served; expected little-endian numbers such as <f4 or <i8",
+        (int)(header.descr.bytes < 32 ? header.descr.bytes : 32), (const char *)header.descr.data);
   }
   int long_dims = 0;
-  for (int i = 0; i < out->rank; i++) long_dims += out->dims[i] != 1;
+  for (int i = 0; i < out->rank; i++)
+    long_dims += out->dims[i] != 1;
   if (header.fortran && long_dims > 1) {
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      ".npy data is in Fortran order; expected C order (numpy.ascontiguousarray)");
   }
   return STATUS_OK;
 malformed:
-  return error_set(err, STATUS_INVALID_ARGUMENT,
-                   ".npy header is malformed; expected {'descr': ..., 'fortran_order': ..., 'shape': ...} "
-                   "with at most %d dimensions", TENSOR_RANK);
+  return error_set(
+      err, STATUS_INVALID_ARGUMENT,
+      ".npy header is malformed; expected {'descr': ..., 'fortran_order': ..., 'shape': ...} "
+      "with at most %d dimensions",
+      TENSOR_RANK);
 }
 
 enum status npy_parse(struct slice file, struct infer_tensor *out, struct slice *data,
@@ -170,9 +174,9 @@ enum status npy_parse(struct slice file, struct infer_tensor *out, struct slice 
   *data = (struct slice){file.data + prefix + length, file.bytes - prefix - length};
   status = tensor_bytes(out->type, out->dims, out->rank, &bytes);
   if (status == STATUS_OK && bytes == data->bytes) return STATUS_OK;
-  return error_set(err, STATUS_INVALID_ARGUMENT, ".npy holds %zu bytes of data; %s %s does not fit that",
-                   data->bytes, datatype_name(out->type),
-                   shape_text(out->dims, out->rank, shape, sizeof shape));
+  return error_set(err, STATUS_INVALID_ARGUMENT,
+                   ".npy holds %zu bytes of data; %s %s does not fit that", data->bytes,
+                   datatype_name(out->type), shape_text(out->dims, out->rank, shape, sizeof shape));
 cut:
   return error_set(err, STATUS_INVALID_ARGUMENT,
                    ".npy header of %zu bytes does not fit a file of %zu bytes", length, file.bytes);
@@ -190,8 +194,10 @@ enum status npy_read(const char *path, struct infer_tensor *out, struct error *e
   } else {
     out->data = malloc(data.bytes ? data.bytes : 1);
     out->bytes = data.bytes;
-    if (out->data) memcpy(out->data, data.data, data.bytes);
-    else status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: no memory", path);
+    if (out->data)
+      memcpy(out->data, data.data, data.bytes);
+    else
+      status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: no memory", path);
   }
   file_free(&file);
   return status;
@@ -211,7 +217,8 @@ enum status npy_write(const char *path, enum datatype type, const int64_t *dims,
   }
   int length = snprintf(header + 10, sizeof header - 10,
                         "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr, shape);
-  while ((length + 11) % 64 != 0) header[10 + length++] = ' '; // data starts on a multiple of 64
+  while ((length + 11) % 64 != 0)
+    header[10 + length++] = ' '; // data starts on a multiple of 64
   header[10 + length++] = '\n';
   memcpy(header, NPY_MAGIC "\x01\x00", 8);
   header[8] = (char)(length & 0xff);

@@ -19,12 +19,14 @@ static enum status bad_reply(const char *method, struct error *err) {
 }
 
 // A call whose request is `message` (freed here). The reply's bytes are the caller's (file_free).
-static enum status ask(struct net *net, const char *path, struct pb_buf *message, struct slice *reply,
-                       struct error *err) {
+static enum status ask(struct net *net, const char *path, struct pb_buf *message,
+                       struct slice *reply, struct error *err) {
   enum status status = STATUS_RESOURCE_EXHAUSTED;
   const struct slice bytes = {message->data, message->bytes};
-  if (message->failed) status = error_set(err, status, "no memory");
-  else status = net_call(net, path, bytes, CALL_TIMEOUT_NS, reply, err);
+  if (message->failed)
+    status = error_set(err, status, "no memory");
+  else
+    status = net_call(net, path, bytes, CALL_TIMEOUT_NS, reply, err);
   pb_free(message);
   return status;
 }
@@ -92,18 +94,21 @@ enum status oip_server_metadata(struct net *net, struct oip_server *out, struct 
   copy_text(out->name, sizeof out->name, server->name);
   copy_text(out->version, sizeof out->version, server->version);
   for (size_t i = 0; i < server->n_extensions && out->n_extensions < 16; i++) {
-    copy_text(out->extensions[out->n_extensions++], sizeof out->extensions[0], server->extensions[i]);
+    copy_text(out->extensions[out->n_extensions++], sizeof out->extensions[0],
+              server->extensions[i]);
   }
   inference__server_metadata_response__free_unpacked(server, NULL);
   return STATUS_OK;
 }
 
-static bool copy_tensor(const Inference__ModelMetadataResponse__TensorMetadata *in, struct oip_tensor *out) {
+static bool copy_tensor(const Inference__ModelMetadataResponse__TensorMetadata *in,
+                        struct oip_tensor *out) {
   if (in->n_shape > TENSOR_RANK) return false;
   copy_text(out->name, sizeof out->name, in->name);
   out->type = datatype_of((struct slice){(const uint8_t *)in->datatype, strlen(in->datatype)});
   out->rank = (int)in->n_shape;
-  for (int i = 0; i < out->rank; i++) out->dims[i] = in->shape[i];
+  for (int i = 0; i < out->rank; i++)
+    out->dims[i] = in->shape[i];
   return true;
 }
 
@@ -147,9 +152,11 @@ enum status oip_model_metadata(struct net *net, const char *name, const char *ve
                    OIP_TENSORS, TENSOR_RANK);
 }
 
-// RepositoryIndex is Triton's extension; its messages (models=1 {name=1 version=2 state=3}) are read by hand.
+// RepositoryIndex is Triton's extension; its messages (models=1 {name=1 version=2 state=3}) are
+// read by hand.
 static void copy_slice(char *out, size_t out_bytes, struct slice text) {
-  snprintf(out, out_bytes, "%.*s", (int)(text.bytes < 1024 ? text.bytes : 1024), (const char *)text.data);
+  snprintf(out, out_bytes, "%.*s", (int)(text.bytes < 1024 ? text.bytes : 1024),
+           (const char *)text.data);
 }
 
 static bool index_entry(struct slice entry, struct oip_index *out) {
@@ -159,8 +166,10 @@ static bool index_entry(struct slice entry, struct oip_index *out) {
   while (pb_next(&reader, &field)) {
     if (field.type != PB_BYTES) continue;
     if (field.number == 1) copy_slice(out->models[i].name, sizeof out->models[i].name, field.bytes);
-    if (field.number == 2) copy_slice(out->models[i].version, sizeof out->models[i].version, field.bytes);
-    if (field.number == 3) copy_slice(out->models[i].state, sizeof out->models[i].state, field.bytes);
+    if (field.number == 2)
+      copy_slice(out->models[i].version, sizeof out->models[i].version, field.bytes);
+    if (field.number == 3)
+      copy_slice(out->models[i].state, sizeof out->models[i].state, field.bytes);
   }
   return !reader.malformed && !reader.cut;
 }

@@ -1,5 +1,5 @@
-// The cold calls of the Open Inference Protocol, gRPC health and the repository extension, waited for, as C structs.
-// Failures carry the call's gRPC status and message. Loop thread only.
+// The cold calls of the Open Inference Protocol, gRPC health and the repository extension, waited
+// for, as C structs. Failures carry the call's gRPC status and message. Loop thread only.
 #ifndef CLIENT_OIP_H
 #define CLIENT_OIP_H
 
@@ -49,14 +49,17 @@ struct oip_index { // of RepositoryIndex
 MUST_USE enum status oip_server_live(struct net *net, bool *live, struct error *err);
 MUST_USE enum status oip_server_ready(struct net *net, bool *ready, struct error *err);
 // grpc.health.v1 Check. `serving` is the enum's number: 0 UNKNOWN, 1 SERVING, 2 NOT_SERVING.
-MUST_USE enum status oip_health(struct net *net, const char *service, int *serving, struct error *err);
-MUST_USE enum status oip_server_metadata(struct net *net, struct oip_server *out, struct error *err);
-MUST_USE enum status oip_model_ready(struct net *net, const char *name, const char *version, bool *ready,
-                                     struct error *err);
+MUST_USE enum status oip_health(struct net *net, const char *service, int *serving,
+                                struct error *err);
+MUST_USE enum status oip_server_metadata(struct net *net, struct oip_server *out,
+                                         struct error *err);
+MUST_USE enum status oip_model_ready(struct net *net, const char *name, const char *version,
+                                     bool *ready, struct error *err);
 // INVALID_ARGUMENT when the reply has more tensors or dimensions than this client handles.
 MUST_USE enum status oip_model_metadata(struct net *net, const char *name, const char *version,
                                         struct oip_model *out, struct error *err);
 // UNIMPLEMENTED where the server lacks the extension.
-MUST_USE enum status oip_repository_index(struct net *net, struct oip_index *out, struct error *err);
+MUST_USE enum status oip_repository_index(struct net *net, struct oip_index *out,
+                                          struct error *err);
 
 #endif

@@ -9,7 +9,8 @@ int edit_distance(const char *a, const char *b) {
   int row[WORD_MAX + 1];
   const size_t n_a = strlen(a), n_b = strlen(b);
   if (n_a >= WORD_MAX || n_b >= WORD_MAX) return WORD_MAX;
-  for (size_t j = 0; j <= n_b; j++) row[j] = (int)j;
+  for (size_t j = 0; j <= n_b; j++)
+    row[j] = (int)j;
   for (size_t i = 1; i <= n_a; i++) {
     int diagonal = row[0];
     row[0] = (int)i;
@@ -38,8 +39,8 @@ const char *options_nearest(const struct option_row *rows, int n_rows, const cha
   return best;
 }
 
-static const struct option_row *row_named(const struct option_row *rows, int n_rows, const char *name,
-                                          size_t length) {
+static const struct option_row *row_named(const struct option_row *rows, int n_rows,
+                                          const char *name, size_t length) {
   for (int i = 0; i < n_rows; i++) {
     if (!rows[i].name) continue;
     if (strlen(rows[i].name) == length && memcmp(rows[i].name, name, length) == 0) return &rows[i];
@@ -52,8 +53,8 @@ static enum status set_count(const struct option_row *row, const char *value, in
   int64_t number = 0;
   if (!spec_integer(value, &number) || number < row->min || number > row->max) {
     return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "--%s %s: expected a whole number from %" PRId64 " to %" PRId64, row->name, value,
-                     row->min, row->max);
+                     "--%s %s: expected a whole number from %" PRId64 " to %" PRId64, row->name,
+                     value, row->min, row->max);
   }
   *field = number;
   return STATUS_OK;
@@ -64,12 +65,18 @@ static enum status set_value(const struct option_row *row, const char *value, vo
   void *field = (char *)target + row->offset;
   struct text_list *list = field;
   switch (row->kind) {
-  case OPTION_FLAG: *(bool *)field = true; return STATUS_OK;
-  case OPTION_TEXT: *(const char **)field = value; return STATUS_OK;
-  case OPTION_COUNT: return set_count(row, value, field, err);
+  case OPTION_FLAG:
+    *(bool *)field = true;
+    return STATUS_OK;
+  case OPTION_TEXT:
+    *(const char **)field = value;
+    return STATUS_OK;
+  case OPTION_COUNT:
+    return set_count(row, value, field, err);
   case OPTION_REAL:
     if (spec_real(value, field) && *(double *)field > 0) return STATUS_OK;
-    return error_set(err, STATUS_INVALID_ARGUMENT, "--%s %s: expected a number above 0", row->name, value);
+    return error_set(err, STATUS_INVALID_ARGUMENT, "--%s %s: expected a number above 0", row->name,
+                     value);
   case OPTION_DURATION:
     if (spec_duration(value, field)) return STATUS_OK;
     return error_set(err, STATUS_INVALID_ARGUMENT,
@@ -92,15 +99,16 @@ static enum status unknown_option(const struct option_row *rows, int n_rows, con
   if (length < sizeof word) memcpy(word, name, length);
   const char *nearest = options_nearest(rows, n_rows, word);
   return error_set(err, STATUS_INVALID_ARGUMENT, "unknown option --%.*s%s%s%s", (int)length, name,
-                   nearest ? "; the nearest is --" : "", nearest ? nearest : "", nearest ? "" : "; see --help");
+                   nearest ? "; the nearest is --" : "", nearest ? nearest : "",
+                   nearest ? "" : "; see --help");
 }
 
 enum status options_parse(const struct option_row *rows, int n_rows, int argc, char **argv,
                           void *target, struct error *err) {
   for (int i = 0; i < argc; i++) {
     if (strncmp(argv[i], "--", 2) != 0 || !argv[i][2]) {
-      return error_set(err, STATUS_INVALID_ARGUMENT, "unexpected argument '%s'; options begin with --",
-                       argv[i]);
+      return error_set(err, STATUS_INVALID_ARGUMENT,
+                       "unexpected argument '%s'; options begin with --", argv[i]);
     }
     const char *name = argv[i] + 2;
     const char *equals = strchr(name, '=');
@@ -109,7 +117,8 @@ enum status options_parse(const struct option_row *rows, int n_rows, int argc, c
     const char *value = equals ? equals + 1 : NULL;
     if (!row) return unknown_option(rows, n_rows, name, length, err);
     if (row->kind == OPTION_FLAG && value) {
-      return error_set(err, STATUS_INVALID_ARGUMENT, "--%s takes no value, found '%s'", row->name, value);
+      return error_set(err, STATUS_INVALID_ARGUMENT, "--%s takes no value, found '%s'", row->name,
+                       value);
     }
     if (row->kind != OPTION_FLAG && !value) {
       if (i + 1 == argc) {
@@ -131,12 +140,13 @@ void options_help(const struct option_row *rows, int n_rows, FILE *out) {
       continue;
     }
     char left[64];
-    snprintf(left, sizeof left, "--%s %s", rows[i].name, rows[i].value_name ? rows[i].value_name : "");
+    snprintf(left, sizeof left, "--%s %s", rows[i].name,
+             rows[i].value_name ? rows[i].value_name : "");
     const char *text = rows[i].help;
     for (const char *line = text; line;) { // help text may have several lines
       const char *end = strchr(line, '\n');
-      fprintf(out, "  %-28s %.*s\n", line == text ? left : "", end ? (int)(end - line) : (int)strlen(line),
-              line);
+      fprintf(out, "  %-28s %.*s\n", line == text ? left : "",
+              end ? (int)(end - line) : (int)strlen(line), line);
       line = end ? end + 1 : NULL;
     }
   }

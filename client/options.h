@@ -1,5 +1,6 @@
-// Command-line options as rows of a table: parsing, defaults in the target struct, help text, nearest option for a
-// mistyped one. Accepted: --name value, --name=value, --flag. Pure but for the help, which goes to a FILE.
+// Command-line options as rows of a table: parsing, defaults in the target struct, help text,
+// nearest option for a mistyped one. Accepted: --name value, --name=value, --flag. Pure but for the
+// help, which goes to a FILE.
 #ifndef CLIENT_OPTIONS_H
 #define CLIENT_OPTIONS_H
 
@@ -32,12 +33,15 @@ struct option_row {
   int64_t min, max; // OPTION_COUNT only
 };
 
-// Fills `target`, whose fields hold the defaults. INVALID_ARGUMENT names the option, the value and what is expected.
+// Fills `target`, whose fields hold the defaults. INVALID_ARGUMENT names the option, the value and
+// what is expected.
 MUST_USE enum status options_parse(const struct option_row *rows, int n_rows, int argc, char **argv,
                                    void *target, struct error *err);
 void options_help(const struct option_row *rows, int n_rows, FILE *out);
-// The row name closest to `word` by edit distance, or NULL when none is near (more than half the word differs).
+// The row name closest to `word` by edit distance, or NULL when none is near (more than half the
+// word differs).
 const char *options_nearest(const struct option_row *rows, int n_rows, const char *word);
-int edit_distance(const char *a, const char *b); // Levenshtein; words over 63 characters count as far away
+int edit_distance(const char *a,
+                  const char *b); // Levenshtein; words over 63 characters count as far away
 
 #endif

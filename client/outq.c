@@ -14,7 +14,8 @@ bool outq_empty(const struct outq *queue) {
 }
 
 bool outq_has_room(const struct outq *queue, size_t head_bytes, int n_slices) {
-  return head_bytes <= OUTQ_ARENA_BYTES - queue->arena_used && queue->n + n_slices + 1 <= OUTQ_SLICES;
+  return head_bytes <= OUTQ_ARENA_BYTES - queue->arena_used &&
+         queue->n + n_slices + 1 <= OUTQ_SLICES;
 }
 
 void outq_reference(struct outq *queue, const uint8_t *data, size_t bytes) {
@@ -29,8 +30,10 @@ bool outq_copy(struct outq *queue, const void *data, size_t bytes) {
   memcpy(to, data, bytes);
   queue->arena_used += bytes;
   struct iovec *last = queue->n > queue->first ? &queue->slices[queue->n - 1] : NULL;
-  if (last && (uint8_t *)last->iov_base + last->iov_len == to) last->iov_len += bytes;
-  else outq_reference(queue, to, bytes);
+  if (last && (uint8_t *)last->iov_base + last->iov_len == to)
+    last->iov_len += bytes;
+  else
+    outq_reference(queue, to, bytes);
   return true;
 }
 

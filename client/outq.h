@@ -1,5 +1,5 @@
-// Bytes on their way to one socket: small frames copied into an arena, payloads by reference, in order, for one writev.
-// Pure but for outq_write. One thread.
+// Bytes on their way to one socket: small frames copied into an arena, payloads by reference, in
+// order, for one writev. Pure but for outq_write. One thread.
 #ifndef CLIENT_OUTQ_H
 #define CLIENT_OUTQ_H
 
@@ -23,7 +23,8 @@ bool outq_copy(struct outq *queue, const void *data, size_t bytes); // false: fu
 // Room for a frame of `head_bytes` copied and `n_slices` referenced after it.
 bool outq_has_room(const struct outq *queue, size_t head_bytes, int n_slices);
 void outq_reference(struct outq *queue, const uint8_t *data, size_t bytes); // after outq_has_room
-// As much as the socket takes. Returns 0, or a negative errno; EAGAIN is not an error (the queue stays non-empty).
+// As much as the socket takes. Returns 0, or a negative errno; EAGAIN is not an error (the queue
+// stays non-empty).
 int outq_write(struct outq *queue, int fd);
 
 #endif

@@ -20,7 +20,8 @@ enum {
 };
 
 void request_input_free(struct request_input *input) {
-  for (int i = 0; i < input->n_tensors; i++) tensor_free(&input->tensors[i]);
+  for (int i = 0; i < input->n_tensors; i++)
+    tensor_free(&input->tensors[i]);
   *input = (struct request_input){0};
 }
 
@@ -38,7 +39,8 @@ static void put_input(struct pb_buf *out, const struct infer_tensor *tensor) {
   struct pb_buf input = {0}, shape = {0};
   pb_put_text(&input, INPUT_NAME, tensor->name);
   pb_put_text(&input, INPUT_DATATYPE, datatype_name(tensor->type));
-  for (int i = 0; i < tensor->rank; i++) pb_varint(&shape, (uint64_t)tensor->dims[i]);
+  for (int i = 0; i < tensor->rank; i++)
+    pb_varint(&shape, (uint64_t)tensor->dims[i]);
   pb_put_message(&input, INPUT_SHAPE, &shape); // packed
   pb_put_message(out, REQUEST_INPUTS, &input);
   pb_free(&input);
@@ -59,7 +61,8 @@ static struct pb_buf encode_head(const struct payload_options *options, const ch
   pb_put_text(&head, REQUEST_MODEL_NAME, options->model);
   if (options->version) pb_put_text(&head, REQUEST_MODEL_VERSION, options->version);
   if (fusion) put_parameter(&head, "fusion", fusion);
-  for (int i = 0; i < input->n_tensors; i++) put_input(&head, &input->tensors[i]);
+  for (int i = 0; i < input->n_tensors; i++)
+    put_input(&head, &input->tensors[i]);
   for (int i = 0; options->outputs && i < options->outputs->n; i++) {
     put_output(&head, options->outputs->items[i]);
   }
@@ -68,14 +71,16 @@ static struct pb_buf encode_head(const struct payload_options *options, const ch
     head.failed = true;
     return head;
   }
-  for (int i = 0; i < 4; i++) head.data[1 + i] = (uint8_t)(message_bytes >> (8 * (3 - i)));
+  for (int i = 0; i < 4; i++)
+    head.data[1 + i] = (uint8_t)(message_bytes >> (8 * (3 - i)));
   return head;
 }
 
 static struct pb_buf encode_body(const struct request_input *input) {
   struct pb_buf body = {0};
   for (int i = 0; i < input->n_tensors; i++) {
-    pb_put_bytes(&body, REQUEST_RAW_INPUT_CONTENTS, input->tensors[i].data, input->tensors[i].bytes);
+    pb_put_bytes(&body, REQUEST_RAW_INPUT_CONTENTS, input->tensors[i].data,
+                 input->tensors[i].bytes);
   }
   return body;
 }
@@ -91,7 +96,8 @@ static bool set_reserve(struct payload_set *set) {
 }
 
 static void payload_free(struct payload *payload) {
-  for (int i = 0; i < PAYLOAD_VARIANTS; i++) free((void *)(uintptr_t)payload->head[i].data);
+  for (int i = 0; i < PAYLOAD_VARIANTS; i++)
+    free((void *)(uintptr_t)payload->head[i].data);
   free((void *)(uintptr_t)payload->body.data);
 }
 
@@ -109,7 +115,8 @@ enum status payload_set_add(struct payload_set *set, const struct payload_option
   if (failed) {
     payload_free(&payload);
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                     "no memory for a request of %zu bytes (or more than 4 GiB in one message)", body.bytes);
+                     "no memory for a request of %zu bytes (or more than 4 GiB in one message)",
+                     body.bytes);
   }
   set->items[set->n++] = payload;
   set->total_bytes += payload.body.bytes + payload.head[0].bytes + payload.head[1].bytes;
@@ -117,7 +124,8 @@ enum status payload_set_add(struct payload_set *set, const struct payload_option
 }
 
 void payload_set_free(struct payload_set *set) {
-  for (int i = 0; i < set->n; i++) payload_free(&set->items[i]);
+  for (int i = 0; i < set->n; i++)
+    payload_free(&set->items[i]);
   free(set->items);
   *set = (struct payload_set){0};
 }

@@ -1,6 +1,6 @@
-// ModelInferRequest messages, made once and sent many times: header bytes by hand, tensors as one body, both with the
-// gRPC prefix in place, so that a send is two references. A payload has one head for each variant (A/B: fused and
-// unfused differ in one parameter) and one shared body.
+// ModelInferRequest messages, made once and sent many times: header bytes by hand, tensors as one
+// body, both with the gRPC prefix in place, so that a send is two references. A payload has one
+// head for each variant (A/B: fused and unfused differ in one parameter) and one shared body.
 #ifndef CLIENT_PAYLOAD_H
 #define CLIENT_PAYLOAD_H
 

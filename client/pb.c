@@ -122,11 +122,21 @@ bool pb_next(struct pb_reader *reader, struct pb_field *field) {
     return false;
   }
   switch (tag & 7) {
-  case PB_VARINT: field->type = PB_VARINT; return pb_read_varint(reader, &field->value);
-  case PB_FIXED64: field->type = PB_FIXED64; return read_fixed(reader, 8, &field->value);
-  case PB_FIXED32: field->type = PB_FIXED32; return read_fixed(reader, 4, &field->value);
-  case PB_BYTES: field->type = PB_BYTES; return read_bytes(reader, &field->bytes);
-  default: reader->malformed = true; return false;
+  case PB_VARINT:
+    field->type = PB_VARINT;
+    return pb_read_varint(reader, &field->value);
+  case PB_FIXED64:
+    field->type = PB_FIXED64;
+    return read_fixed(reader, 8, &field->value);
+  case PB_FIXED32:
+    field->type = PB_FIXED32;
+    return read_fixed(reader, 4, &field->value);
+  case PB_BYTES:
+    field->type = PB_BYTES;
+    return read_bytes(reader, &field->bytes);
+  default:
+    reader->malformed = true;
+    return false;
   }
 }
 

@@ -19,7 +19,8 @@ struct pool_block {
 
 static uint32_t class_of(size_t bytes) {
   uint32_t index = 0;
-  while (index < POOL_CLASSES && CLASS_BYTES(index) < bytes) index++;
+  while (index < POOL_CLASSES && CLASS_BYTES(index) < bytes)
+    index++;
   return index;
 }
 

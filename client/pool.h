@@ -1,6 +1,6 @@
-// A freeing-is-pushing allocator for nghttp2's small objects (streams, frames, header copies): in steady state a call
-// costs no malloc. Blocks go back to a list of their power of two and are never returned before pool_deinit.
-// One thread.
+// A freeing-is-pushing allocator for nghttp2's small objects (streams, frames, header copies): in
+// steady state a call costs no malloc. Blocks go back to a list of their power of two and are never
+// returned before pool_deinit. One thread.
 #ifndef CLIENT_POOL_H
 #define CLIENT_POOL_H
 

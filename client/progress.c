@@ -20,14 +20,15 @@ void progress_draw(const struct load_progress *now, void *arg) {
   char bar[BAR_WIDTH + 1];
   if (!progress->on) return;
   const int filled = (int)(now->fraction * BAR_WIDTH);
-  for (int i = 0; i < BAR_WIDTH; i++) bar[i] = i < filled ? '#' : '.';
+  for (int i = 0; i < BAR_WIDTH; i++)
+    bar[i] = i < filled ? '#' : '.';
   bar[BAR_WIDTH] = 0;
   const double seconds = now->seconds - progress->last_seconds;
   const double rate = seconds > 0 ? (double)(now->n_done - progress->last_done) / seconds : 0;
   progress->last_done = now->n_done;
   progress->last_seconds = now->seconds;
-  fprintf(stderr, "\r\x1b[K%-14s [%s] %3.0f %%  %.1f s  %" PRId64 " calls  %.0f/s", progress->label, bar,
-          100 * now->fraction, now->seconds, now->n_done, rate);
+  fprintf(stderr, "\r\x1b[K%-14s [%s] %3.0f %%  %.1f s  %" PRId64 " calls  %.0f/s", progress->label,
+          bar, 100 * now->fraction, now->seconds, now->n_done, rate);
   if (now->n_failed) fprintf(stderr, "  %" PRId64 " failed", now->n_failed);
   if (now->warmup) fputs("  warming up", stderr);
   fflush(stderr);

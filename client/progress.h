@@ -1,4 +1,5 @@
-// One line on a terminal's stderr that is drawn over itself; nothing at all when stderr is no terminal.
+// One line on a terminal's stderr that is drawn over itself; nothing at all when stderr is no
+// terminal.
 #ifndef CLIENT_PROGRESS_H
 #define CLIENT_PROGRESS_H
 
@@ -13,7 +14,8 @@ struct progress {
 
 void progress_init(struct progress *progress, bool wanted);
 void progress_label(struct progress *progress, const char *label);
-void progress_draw(const struct load_progress *now, void *progress); // fits load_options.on_progress
+void progress_draw(const struct load_progress *now,
+                   void *progress); // fits load_options.on_progress
 void progress_clear(struct progress *progress);
 
 #endif

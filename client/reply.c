@@ -67,7 +67,8 @@ static bool scan_value(struct slice key, struct slice value, struct reply_cost *
   struct pb_field field;
   while (pb_next(&reader, &field)) {
     double number = 0;
-    if (field.number == PARAMETER_STRING && field.type == PB_BYTES) store_text(cost, key, field.bytes);
+    if (field.number == PARAMETER_STRING && field.type == PB_BYTES)
+      store_text(cost, key, field.bytes);
     if (field.number == PARAMETER_INT64 && field.type == PB_VARINT) {
       store_number(cost, key, (double)(int64_t)field.value);
     }
@@ -121,13 +122,15 @@ static bool parse_shape(const struct pb_field *field, struct reply_output *outpu
   return true;
 }
 
-static enum status parse_output(struct slice bytes, struct reply_output *output, struct error *err) {
+static enum status parse_output(struct slice bytes, struct reply_output *output,
+                                struct error *err) {
   struct pb_reader reader = pb_reader_of(bytes);
   struct pb_field field;
   *output = (struct reply_output){.name = {(const uint8_t *)"", 0}};
   while (pb_next(&reader, &field)) {
     if (field.number == OUTPUT_NAME && field.type == PB_BYTES) output->name = field.bytes;
-    if (field.number == OUTPUT_DATATYPE && field.type == PB_BYTES) output->type = datatype_of(field.bytes);
+    if (field.number == OUTPUT_DATATYPE && field.type == PB_BYTES)
+      output->type = datatype_of(field.bytes);
     if (field.number == OUTPUT_SHAPE && !parse_shape(&field, output)) reader.malformed = true;
     if (field.number == OUTPUT_CONTENTS) {
       return error_set(err, STATUS_INVALID_ARGUMENT,
@@ -145,9 +148,15 @@ static enum status parse_field(const struct pb_field *field, struct reply *reply
                                struct error *err) {
   if (field->type != PB_BYTES) return STATUS_OK; // all known fields are length-delimited
   switch (field->number) {
-  case RESPONSE_MODEL_NAME: reply->model_name = field->bytes; return STATUS_OK;
-  case RESPONSE_MODEL_VERSION: reply->model_version = field->bytes; return STATUS_OK;
-  case RESPONSE_ID: reply->id = field->bytes; return STATUS_OK;
+  case RESPONSE_MODEL_NAME:
+    reply->model_name = field->bytes;
+    return STATUS_OK;
+  case RESPONSE_MODEL_VERSION:
+    reply->model_version = field->bytes;
+    return STATUS_OK;
+  case RESPONSE_ID:
+    reply->id = field->bytes;
+    return STATUS_OK;
   case RESPONSE_PARAMETERS:
     if (scan_parameter(field->bytes, &reply->cost)) return STATUS_OK;
     return error_set(err, STATUS_INVALID_ARGUMENT, "malformed parameter in the reply");
@@ -163,9 +172,11 @@ static enum status parse_field(const struct pb_field *field, struct reply *reply
     if (*n_raw == REPLY_OUTPUTS) break;
     reply->outputs[(*n_raw)++].raw = field->bytes;
     return STATUS_OK;
-  default: return STATUS_OK;
+  default:
+    return STATUS_OK;
   }
-  return error_set(err, STATUS_INVALID_ARGUMENT, "more than %d outputs in the reply", REPLY_OUTPUTS);
+  return error_set(err, STATUS_INVALID_ARGUMENT, "more than %d outputs in the reply",
+                   REPLY_OUTPUTS);
 }
 
 static enum status check_output(const struct reply_output *output, struct error *err) {

@@ -9,8 +9,9 @@ const char *const report_fraction_names[REPORT_PERCENTILES] = {"p50", "p90", "p9
 const char *report_variant_name(const struct report *report, int variant) {
   if (report->fusion[variant]) return report->fusion[variant];
   const struct level *first = &report->levels[0];
-  return report->n_levels && first->result.variant[variant].fusion[0] ? first->result.variant[variant].fusion
-                                                                     : "default";
+  return report->n_levels && first->result.variant[variant].fusion[0]
+             ? first->result.variant[variant].fusion
+             : "default";
 }
 
 double report_calls_per_s(const struct variant_result *variant) {
@@ -23,14 +24,16 @@ double report_tokens_per_s(const struct variant_result *variant) {
 
 // A number in a column; "-" where there is none.
 static void cell(FILE *out, int width, int decimals, double value) {
-  if (isnan(value)) fprintf(out, " %*s", width, "-");
-  else fprintf(out, " %*.*f", width, decimals, value);
+  if (isnan(value))
+    fprintf(out, " %*s", width, "-");
+  else
+    fprintf(out, " %*.*f", width, decimals, value);
 }
 
 static void heading(const struct report *report, FILE *out) {
   const bool open = report->n_levels && report->levels[0].rate_per_s > 0;
-  fprintf(out, "%s at %s%s%s%s\n", report->model, report->url, report->server[0] ? " (" : "", report->server,
-          report->server[0] ? ")" : "");
+  fprintf(out, "%s at %s%s%s%s\n", report->model, report->url, report->server[0] ? " (" : "",
+          report->server, report->server[0] ? ")" : "");
   fprintf(out, "%s; %s, %d connection%s, seed %" PRId64 "\n", report->input,
           !open             ? "closed loop"
           : report->poisson ? "open loop, Poisson; latency from the scheduled send"
@@ -38,9 +41,12 @@ static void heading(const struct report *report, FILE *out) {
           report->connections, report->connections == 1 ? "" : "s", report->seed);
 }
 
-static void row_label(const struct report *report, const struct level *level, int variant, FILE *out) {
-  if (level->rate_per_s > 0) fprintf(out, "%9.1f", level->rate_per_s);
-  else fprintf(out, "%9d", level->callers);
+static void row_label(const struct report *report, const struct level *level, int variant,
+                      FILE *out) {
+  if (level->rate_per_s > 0)
+    fprintf(out, "%9.1f", level->rate_per_s);
+  else
+    fprintf(out, "%9d", level->callers);
   fprintf(out, "  %-8.8s", report_variant_name(report, variant));
 }
 
@@ -49,9 +55,10 @@ static const char *level_word(const struct report *report) {
 }
 
 static void latency_table(struct report *report, FILE *out) {
-  fprintf(out, "\n%9s  %-8s %9s %7s %10s %10s", level_word(report), "fusion", "ok", "failed", "calls/s",
-          "tokens/s");
-  for (int p = 0; p < REPORT_PERCENTILES; p++) fprintf(out, " %9s", report_fraction_names[p]);
+  fprintf(out, "\n%9s  %-8s %9s %7s %10s %10s", level_word(report), "fusion", "ok", "failed",
+          "calls/s", "tokens/s");
+  for (int p = 0; p < REPORT_PERCENTILES; p++)
+    fprintf(out, " %9s", report_fraction_names[p]);
   fprintf(out, " %9s %9s  latency, ms\n", "max", "mean");
   for (int i = 0; i < report->n_levels; i++) {
     struct level *level = &report->levels[i];
@@ -59,8 +66,10 @@ static void latency_table(struct report *report, FILE *out) {
       struct variant_result *variant = &level->result.variant[v];
       row_label(report, level, v, out);
       fprintf(out, " %9" PRId64, variant->n_ok);
-      if (v == 0) fprintf(out, " %7" PRId64, result_failed(&level->result));
-      else fprintf(out, " %7s", "\""); // the failures of both variants are in the row above
+      if (v == 0)
+        fprintf(out, " %7" PRId64, result_failed(&level->result));
+      else
+        fprintf(out, " %7s", "\""); // the failures of both variants are in the row above
       cell(out, 10, 1, report_calls_per_s(variant));
       cell(out, 10, 0, report_tokens_per_s(variant));
       for (int p = 0; p < REPORT_PERCENTILES; p++) {
@@ -86,7 +95,8 @@ static bool any_cost(const struct report *report) {
 
 static void stage_table(struct report *report, FILE *out) {
   fprintf(out, "\nIn the server, us (p50 / mean)\n%9s  %-8s", level_word(report), "fusion");
-  for (int s = 0; s < RESULT_STAGES; s++) fprintf(out, " %19s", cost_name((enum cost)s));
+  for (int s = 0; s < RESULT_STAGES; s++)
+    fprintf(out, " %19s", cost_name((enum cost)s));
   fprintf(out, " %9s %9s %8s  means of a call\n", "batch", "tokens", "kernels");
   for (int i = 0; i < report->n_levels; i++) {
     struct level *level = &report->levels[i];
@@ -107,8 +117,9 @@ static void stage_table(struct report *report, FILE *out) {
 }
 
 static void traffic_table(struct report *report, FILE *out) {
-  fprintf(out, "\nMemory traffic, MB a call\n%9s  %-8s %10s %10s %10s %14s %8s %8s\n", level_word(report), "fusion",
-          "read", "written", "moved", "unfused plan", "saved", "GB/s");
+  fprintf(out, "\nMemory traffic, MB a call\n%9s  %-8s %10s %10s %10s %14s %8s %8s\n",
+          level_word(report), "fusion", "read", "written", "moved", "unfused plan", "saved",
+          "GB/s");
   for (int i = 0; i < report->n_levels; i++) {
     struct level *level = &report->levels[i];
     for (int v = 0; v < level->result.n_variants; v++) {
@@ -129,22 +140,28 @@ static void traffic_table(struct report *report, FILE *out) {
 }
 
 static void estimate_cell(const struct ab_estimate *estimate, FILE *out) {
-  if (estimate->n_pairs == 0) fprintf(out, "  %22s", "-");
-  else fprintf(out, "  %6.3f [%6.3f, %6.3f]", estimate->ratio, estimate->low, estimate->high);
+  if (estimate->n_pairs == 0)
+    fprintf(out, "  %22s", "-");
+  else
+    fprintf(out, "  %6.3f [%6.3f, %6.3f]", estimate->ratio, estimate->low, estimate->high);
 }
 
 static void ab_table(struct report *report, FILE *out) {
   fprintf(out,
-          "\nfusion=%s (A) against fusion=%s (B): B / A, above 1 means A is better. Geometric mean over pairs of\n"
-          "slices [%.0f %% interval by paired bootstrap, %d resamples]; A and B alternate with the server drained\n"
+          "\nfusion=%s (A) against fusion=%s (B): B / A, above 1 means A is better. Geometric mean "
+          "over pairs of\n"
+          "slices [%.0f %% interval by paired bootstrap, %d resamples]; A and B alternate with the "
+          "server drained\n"
           "between them, the same requests in both.\n",
-          report_variant_name(report, 0), report_variant_name(report, 1), 100 * AB_CONFIDENCE, AB_RESAMPLES);
-  fprintf(out, "%9s %8s  %-22s  %-22s  %-22s  %-22s\n", level_word(report), "pairs", "latency", "compute_us",
-          "bytes moved", "calls/s (A / B)");
+          report_variant_name(report, 0), report_variant_name(report, 1), 100 * AB_CONFIDENCE,
+          AB_RESAMPLES);
+  fprintf(out, "%9s %8s  %-22s  %-22s  %-22s  %-22s\n", level_word(report), "pairs", "latency",
+          "compute_us", "bytes moved", "calls/s (A / B)");
   for (int i = 0; i < report->n_levels; i++) {
     const struct level *level = &report->levels[i];
     fprintf(out, "%9d %8" PRId64, level->callers, level->result.pairs.n);
-    for (int m = 0; m < AB_METRICS; m++) estimate_cell(&level->result.estimate[m], out);
+    for (int m = 0; m < AB_METRICS; m++)
+      estimate_cell(&level->result.estimate[m], out);
     fputc('\n', out);
   }
 }
@@ -157,14 +174,16 @@ static void notes(const struct report *report, FILE *out) {
     for (int v = 0; v < result->n_variants; v++) {
       const struct samples *latency = &result->variant[v].latency_us;
       if (latency->n_seen <= latency->n) continue;
-      fprintf(out, "\nPercentiles are of a uniform sample of %" PRId64 " of %" PRId64 " calls.\n", latency->n,
-              latency->n_seen);
+      fprintf(out, "\nPercentiles are of a uniform sample of %" PRId64 " of %" PRId64 " calls.\n",
+              latency->n, latency->n_seen);
     }
     if (result->lag_us.n > 0) {
-      fprintf(out, "\nrate %.1f: sends left late by p50 %.1f us, p99 %.1f us, max %.1f us; %" PRId64
-                   " over 1 ms; %" PRId64 " never left\n",
-              level->rate_per_s, samples_percentile(&result->lag_us, 0.5), samples_percentile(&result->lag_us, 0.99),
-              result->lag_us.max, result->n_late, result->n_unsent);
+      fprintf(out,
+              "\nrate %.1f: sends left late by p50 %.1f us, p99 %.1f us, max %.1f us; %" PRId64
+              " over 1 ms; %" PRId64 " never left\n",
+              level->rate_per_s, samples_percentile(&result->lag_us, 0.5),
+              samples_percentile(&result->lag_us, 0.99), result->lag_us.max, result->n_late,
+              result->n_unsent);
     }
   }
 }
@@ -194,11 +213,14 @@ void report_errors(const struct report *report, FILE *out) {
       fprintf(out, ", the first: %s\n", result->status_message[code]);
     }
     if (result->n_unsent) {
-      fprintf(out, "failed: %" PRId64 " scheduled calls never left: the rate is more than was answered\n",
+      fprintf(out,
+              "failed: %" PRId64
+              " scheduled calls never left: the rate is more than was answered\n",
               result->n_unsent);
     }
     if (result->n_bad_cost) {
-      fprintf(out, "note: %" PRId64 " replies had parameters that could not be read\n", result->n_bad_cost);
+      fprintf(out, "note: %" PRId64 " replies had parameters that could not be read\n",
+              result->n_bad_cost);
     }
   }
 }

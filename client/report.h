@@ -1,4 +1,5 @@
-// What a bench prints and writes: tables for people, CSV and JSON for programs, one self-contained HTML page.
+// What a bench prints and writes: tables for people, CSV and JSON for programs, one self-contained
+// HTML page.
 #ifndef CLIENT_REPORT_H
 #define CLIENT_REPORT_H
 
@@ -6,16 +7,16 @@
 #include "client/spec.h"
 #include <stdio.h>
 
-struct level { // one point of the sweep
+struct level {       // one point of the sweep
   int callers;       // closed loop: concurrency; open loop: the bound on calls in flight
   double rate_per_s; // open loop; else 0
   struct result result;
 };
 
 struct report {
-  const char *url, *model, *input; // input: a sentence about the requests
+  const char *url, *model, *input;     // input: a sentence about the requests
   const char *fusion[RESULT_VARIANTS]; // as asked; NULL: the server's default
-  const char *server;              // name and version from its metadata; may be ""
+  const char *server;                  // name and version from its metadata; may be ""
   int connections, n_payloads;
   int64_t slice_calls; // > 0: A/B. 0 there with `ab` means: 8 calls a caller, 1 for a single caller
   int64_t seed, warmup_ns, duration_ns, requests, deadline_ns, batch;
@@ -28,7 +29,8 @@ void report_table(struct report *report, FILE *out); // percentiles sort samples
 MUST_USE enum status report_csv(struct report *report, const char *path, struct error *err);
 MUST_USE enum status report_json(struct report *report, const char *path, struct error *err);
 MUST_USE enum status report_html(struct report *report, const char *path, struct error *err);
-// Failures by status, warm-up included, with the first message of each; prints nothing when there was none.
+// Failures by status, warm-up included, with the first message of each; prints nothing when there
+// was none.
 void report_errors(const struct report *report, FILE *out);
 
 // Shared by the writers.

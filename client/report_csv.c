@@ -1,9 +1,9 @@
 // One line per level and variant.
+#include "client/file.h"
 #include "client/report.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include "client/file.h"
 
 static void number(FILE *out, double value) {
   fputc(',', out);
@@ -22,10 +22,13 @@ static void quoted(FILE *out, const char *text) {
 
 static void header(FILE *out) {
   fputs("model,mode,callers,rate,fusion,ok,failed,seconds,calls_per_s,tokens_per_s", out);
-  for (int p = 0; p < REPORT_PERCENTILES; p++) fprintf(out, ",latency_%s_us", report_fraction_names[p]);
+  for (int p = 0; p < REPORT_PERCENTILES; p++)
+    fprintf(out, ",latency_%s_us", report_fraction_names[p]);
   fputs(",latency_max_us,latency_mean_us", out);
-  for (int c = 0; c < COST_COUNT; c++) fprintf(out, ",%s_mean", cost_name((enum cost)c));
-  for (int s = 0; s < RESULT_STAGES; s++) fprintf(out, ",%s_p50,%s_p99", cost_name((enum cost)s), cost_name((enum cost)s));
+  for (int c = 0; c < COST_COUNT; c++)
+    fprintf(out, ",%s_mean", cost_name((enum cost)c));
+  for (int s = 0; s < RESULT_STAGES; s++)
+    fprintf(out, ",%s_p50,%s_p99", cost_name((enum cost)s), cost_name((enum cost)s));
   fputs(",bytes_moved_mean\n", out);
 }
 
@@ -45,7 +48,8 @@ static void line(const struct report *report, struct level *level, int v, FILE *
   }
   number(out, variant->latency_us.n ? variant->latency_us.max : NAN);
   number(out, samples_mean(&variant->latency_us));
-  for (int c = 0; c < COST_COUNT; c++) number(out, result_cost_mean(variant, (enum cost)c));
+  for (int c = 0; c < COST_COUNT; c++)
+    number(out, result_cost_mean(variant, (enum cost)c));
   for (int s = 0; s < RESULT_STAGES; s++) {
     number(out, samples_percentile(&variant->stage_us[s], 0.5));
     number(out, samples_percentile(&variant->stage_us[s], 0.99));
@@ -61,7 +65,8 @@ enum status report_csv(struct report *report, const char *path, struct error *er
   if (!out) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
   header(out);
   for (int i = 0; i < report->n_levels; i++) {
-    for (int v = 0; v < report->levels[i].result.n_variants; v++) line(report, &report->levels[i], v, out);
+    for (int v = 0; v < report->levels[i].result.n_variants; v++)
+      line(report, &report->levels[i], v, out);
   }
   fclose(out);
   const struct slice part = {(const uint8_t *)text, bytes};

@@ -19,7 +19,8 @@ static json_t *distribution(struct samples *samples) {
   json_object_set_new(out, "deviation", number(samples_deviation(samples)));
   json_object_set_new(out, "min", number(samples->n ? samples->min : NAN));
   for (int p = 0; p < REPORT_PERCENTILES; p++) {
-    json_object_set_new(out, report_fraction_names[p], number(samples_percentile(samples, report_fractions[p])));
+    json_object_set_new(out, report_fraction_names[p],
+                        number(samples_percentile(samples, report_fractions[p])));
   }
   json_object_set_new(out, "max", number(samples->n ? samples->max : NAN));
   return out;
@@ -64,8 +65,9 @@ static json_t *errors_json(const struct result *result) {
 static json_t *ab_json(const struct result *result) {
   static const char *const names[AB_METRICS] = {"latency", "compute_us", "bytes", "calls_per_s"};
   json_t *out = json_object();
-  json_object_set_new(out, "method", json_string("paired bootstrap of slice means, geometric mean of B/A "
-                                                 "(calls_per_s: A/B)"));
+  json_object_set_new(out, "method",
+                      json_string("paired bootstrap of slice means, geometric mean of B/A "
+                                  "(calls_per_s: A/B)"));
   json_object_set_new(out, "confidence", json_real(AB_CONFIDENCE));
   json_object_set_new(out, "pairs", json_integer(result->pairs.n));
   for (int m = 0; m < AB_METRICS; m++) {
@@ -84,7 +86,8 @@ static json_t *level_json(const struct report *report, struct level *level) {
   struct result *result = &level->result;
   json_t *out = json_object();
   json_t *variants = json_array();
-  json_object_set_new(out, level->rate_per_s > 0 ? "max_in_flight" : "concurrency", json_integer(level->callers));
+  json_object_set_new(out, level->rate_per_s > 0 ? "max_in_flight" : "concurrency",
+                      json_integer(level->callers));
   if (level->rate_per_s > 0) {
     json_object_set_new(out, "rate", json_real(level->rate_per_s));
     json_object_set_new(out, "send_lag_us", distribution(&result->lag_us));
@@ -121,7 +124,8 @@ enum status report_json(struct report *report, const char *path, struct error *e
   json_object_set_new(root, "seed", json_integer(report->seed));
   json_object_set_new(root, "warmup_s", json_real((double)report->warmup_ns / NS_PER_S));
   json_object_set_new(root, "deadline_ms", json_integer(report->deadline_ns / NS_PER_MS));
-  for (int i = 0; i < report->n_levels; i++) json_array_append_new(levels, level_json(report, &report->levels[i]));
+  for (int i = 0; i < report->n_levels; i++)
+    json_array_append_new(levels, level_json(report, &report->levels[i]));
   json_object_set_new(root, "levels", levels);
   char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
   json_decref(root);

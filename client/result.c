@@ -20,8 +20,10 @@ void result_free(struct result *result) {
   samples_free(&result->lag_us);
   for (int v = 0; v < RESULT_VARIANTS; v++) {
     samples_free(&result->variant[v].latency_us);
-    for (int s = 0; s < RESULT_STAGES; s++) samples_free(&result->variant[v].stage_us[s]);
-    for (int m = 0; m < AB_METRICS; m++) free(result->pairs.value[m][v]);
+    for (int s = 0; s < RESULT_STAGES; s++)
+      samples_free(&result->variant[v].stage_us[s]);
+    for (int m = 0; m < AB_METRICS; m++)
+      free(result->pairs.value[m][v]);
   }
   result->pairs = (struct ab_pairs){0};
 }
@@ -64,8 +66,10 @@ void result_add(struct result *result, const struct outcome *outcome, struct rep
   result->request_bytes += outcome->request_bytes;
   result->reply_bytes += outcome->reply_bytes;
   samples_add(&variant->latency_us, outcome->latency_us);
-  if (reply_scan_cost(outcome->reply, cost)) add_cost(variant, cost);
-  else result->n_bad_cost++;
+  if (reply_scan_cost(outcome->reply, cost))
+    add_cost(variant, cost);
+  else
+    result->n_bad_cost++;
 }
 
 static bool grow_pairs(struct ab_pairs *pairs) {
@@ -82,11 +86,13 @@ static bool grow_pairs(struct ab_pairs *pairs) {
   return true;
 }
 
-enum status result_add_pair(struct result *result, const double value[AB_METRICS][RESULT_VARIANTS]) {
+enum status result_add_pair(struct result *result,
+                            const double value[AB_METRICS][RESULT_VARIANTS]) {
   struct ab_pairs *pairs = &result->pairs;
   if (!grow_pairs(pairs)) return STATUS_RESOURCE_EXHAUSTED;
   for (int m = 0; m < AB_METRICS; m++) {
-    for (int v = 0; v < RESULT_VARIANTS; v++) pairs->value[m][v][pairs->n] = value[m][v];
+    for (int v = 0; v < RESULT_VARIANTS; v++)
+      pairs->value[m][v][pairs->n] = value[m][v];
   }
   pairs->n++;
   return STATUS_OK;
@@ -96,8 +102,8 @@ enum status result_estimate(struct result *result, uint64_t seed) {
   const struct ab_pairs *pairs = &result->pairs;
   for (int m = 0; m < AB_METRICS; m++) {
     const int first = m == AB_RATE ? 1 : 0; // rates: a over b
-    const enum status status = ab_ratio(pairs->value[m][first], pairs->value[m][1 - first], pairs->n,
-                                        seed + (uint64_t)m, &result->estimate[m]);
+    const enum status status = ab_ratio(pairs->value[m][first], pairs->value[m][1 - first],
+                                        pairs->n, seed + (uint64_t)m, &result->estimate[m]);
     if (status != STATUS_OK) return status;
   }
   return STATUS_OK;
@@ -105,7 +111,8 @@ enum status result_estimate(struct result *result, uint64_t seed) {
 
 int64_t result_failed(const struct result *result) {
   int64_t failed = result->n_unsent;
-  for (int code = 1; code < STATUS_COUNT; code++) failed += result->status_count[code];
+  for (int code = 1; code < STATUS_COUNT; code++)
+    failed += result->status_count[code];
   return failed;
 }
 

@@ -4,8 +4,10 @@
 
 static bool reserve(struct samples *samples) {
   if (samples->n < samples->capacity) return true;
-  if (samples->capacity >= SAMPLES_MAX) return false;
-  const int64_t capacity = samples->capacity ? samples->capacity * 2 : 4096;
+  const int64_t limit = samples->limit ? samples->limit : SAMPLES_MAX;
+  if (samples->capacity >= limit) return false;
+  int64_t capacity = samples->capacity ? samples->capacity * 2 : 4096;
+  if (capacity > limit) capacity = limit;
   double *values = realloc(samples->values, (size_t)capacity * sizeof *values);
   if (!values) return false;
   samples->values = values;

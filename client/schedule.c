@@ -32,8 +32,8 @@ static double gap_ns(struct open_loop *loop) {
 void open_loop_init(struct open_loop *loop, double rate_per_s, bool poisson, uint64_t seed,
                     int64_t start_ns) {
   FW_ASSERT(rate_per_s > 0);
-  *loop = (struct open_loop){.interval_ns = 1e9 / rate_per_s, .poisson = poisson, .rng = {seed},
-                             .start_ns = start_ns};
+  *loop = (struct open_loop){
+      .interval_ns = 1e9 / rate_per_s, .poisson = poisson, .rng = {seed}, .start_ns = start_ns};
   if (poisson) loop->offset_ns = gap_ns(loop);
 }
 
@@ -47,7 +47,8 @@ bool open_loop_take(struct open_loop *loop, int64_t now_ns, int64_t *scheduled_n
   *scheduled_ns = next;
   loop->n++;
   // Constant spacing is computed from the count: no rounding adds up.
-  loop->offset_ns = loop->poisson ? loop->offset_ns + gap_ns(loop) : (double)loop->n * loop->interval_ns;
+  loop->offset_ns =
+      loop->poisson ? loop->offset_ns + gap_ns(loop) : (double)loop->n * loop->interval_ns;
   return true;
 }
 

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// strtoll without its leniency (no leading space, something must be there); `end` is where it stopped.
+// strtoll without its leniency (no leading space, something must be there); `end` is where it
+// stopped.
 static bool take_integer(const char *text, const char **end, int64_t *out) {
   char *stop = NULL;
   const char first = text[0] == '-' ? text[1] : text[0];
@@ -141,17 +142,20 @@ enum status spec_input(const char *text, struct infer_tensor *out, const char **
   if (!colon) return STATUS_OK;
   const char *shape = memchr(colon + 1, ':', (size_t)(equals - colon - 1));
   const char *type_end = shape ? shape : equals;
-  out->type = datatype_of((struct slice){(const uint8_t *)colon + 1, (size_t)(type_end - colon - 1)});
+  out->type =
+      datatype_of((struct slice){(const uint8_t *)colon + 1, (size_t)(type_end - colon - 1)});
   if (out->type == TYPE_NONE || out->type == TYPE_BYTES) {
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "--input %s: unknown datatype '%.*s'; expected BOOL, INT64, FP32, BF16 and so on", text,
-                     (int)(type_end - colon - 1), colon + 1);
+    return error_set(
+        err, STATUS_INVALID_ARGUMENT,
+        "--input %s: unknown datatype '%.*s'; expected BOOL, INT64, FP32, BF16 and so on", text,
+        (int)(type_end - colon - 1), colon + 1);
   }
   if (!shape) { // name:BF16=file.npy: the file's shape, another reading of its bits
     out->rank = -1;
     return STATUS_OK;
   }
   if (take_dims(shape + 1, equals, out)) return STATUS_OK;
-  return error_set(err, STATUS_INVALID_ARGUMENT, "--input %s: bad shape '%.*s'; expected such as 1x128",
-                   text, (int)(equals - shape - 1), shape + 1);
+  return error_set(err, STATUS_INVALID_ARGUMENT,
+                   "--input %s: bad shape '%.*s'; expected such as 1x128", text,
+                   (int)(equals - shape - 1), shape + 1);
 }

@@ -16,19 +16,23 @@ struct status_options {
 
 static const struct option_row rows[] = {
     {"url", OPTION_TEXT, OFFSET(url), "HOST:PORT", "the server (default " DEFAULT_URL ")", 0, 0},
-    {"wait", OPTION_DURATION, OFFSET(wait_ns), "TIME", "keep trying to connect for so long (default: one attempt)", 0, 0},
+    {"wait", OPTION_DURATION, OFFSET(wait_ns), "TIME",
+     "keep trying to connect for so long (default: one attempt)", 0, 0},
     {"help", OPTION_FLAG, OFFSET(help), NULL, "this text", 0, 0},
     {"model", OPTION_LIST, OFFSET(models), "NAME",
-     "show this model; may be repeated (default: all that RepositoryIndex\nlists, where the server has it)", 0, 0},
+     "show this model; may be repeated (default: all that RepositoryIndex\nlists, where the server "
+     "has it)",
+     0, 0},
 };
 #define N_STATUS_ROWS 3 // --model is for `models` only
 #define N_MODELS_ROWS 4
 
-static int open_net(const char *command, int n_rows, int argc, char **argv, struct status_options *options,
-                    struct net **net) {
+static int open_net(const char *command, int n_rows, int argc, char **argv,
+                    struct status_options *options, struct net **net) {
   struct error err = {0};
   *options = (struct status_options){.url = DEFAULT_URL};
-  if (options_parse(rows, n_rows, argc, argv, options, &err) != STATUS_OK) return command_usage_error(command, &err);
+  if (options_parse(rows, n_rows, argc, argv, options, &err) != STATUS_OK)
+    return command_usage_error(command, &err);
   const struct net_options net_options = {options->url, 1, options->wait_ns};
   const enum status status = net_open(&net_options, net, &err);
   if (status == STATUS_OK) return EXIT_ALL_OK;
@@ -38,9 +42,12 @@ static int open_net(const char *command, int n_rows, int argc, char **argv, stru
 }
 
 // "name   yes", or the failure in its place.
-static bool print_answer(const char *name, enum status status, bool yes, const char *word, const struct error *err) {
-  if (status == STATUS_OK) printf("%-10s %s\n", name, word);
-  else printf("%-10s %s: %s\n", name, status_name(status), err->message);
+static bool print_answer(const char *name, enum status status, bool yes, const char *word,
+                         const struct error *err) {
+  if (status == STATUS_OK)
+    printf("%-10s %s\n", name, word);
+  else
+    printf("%-10s %s: %s\n", name, status_name(status), err->message);
   return status == STATUS_OK && yes;
 }
 
@@ -50,19 +57,22 @@ static bool print_metadata(struct net *net) {
   const enum status status = oip_server_metadata(net, &server, &err);
   if (status != STATUS_OK) return print_answer("server", status, false, "", &err);
   printf("%-10s %s %s\n%-10s", "server", server.name, server.version, "extensions");
-  for (int i = 0; i < server.n_extensions; i++) printf(" %s", server.extensions[i]);
+  for (int i = 0; i < server.n_extensions; i++)
+    printf(" %s", server.extensions[i]);
   puts(server.n_extensions ? "" : " none");
   return true;
 }
 
 int command_status(int argc, char **argv) {
-  static const char *const health_words[] = {"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"};
+  static const char *const health_words[] = {"UNKNOWN", "SERVING", "NOT_SERVING",
+                                             "SERVICE_UNKNOWN"};
   struct status_options options;
   struct net *net = NULL;
   struct error err = {0};
   bool live = false, ready = false, ok = true;
   int serving = 0;
-  if (command_help("usage: fusewire status [--url HOST:PORT]\nIs the server live, ready, healthy, and what is it?\n\n",
+  if (command_help("usage: fusewire status [--url HOST:PORT]\nIs the server live, ready, healthy, "
+                   "and what is it?\n\n",
                    rows, N_STATUS_ROWS, argc, argv)) {
     return EXIT_ALL_OK;
   }
@@ -73,7 +83,8 @@ int command_status(int argc, char **argv) {
   status = oip_server_ready(net, &ready, &err);
   ok &= print_answer("ready", status, ready, ready ? "yes" : "no", &err);
   status = oip_health(net, "", &serving, &err);
-  ok &= print_answer("health", status, serving == 1, serving >= 0 && serving < 4 ? health_words[serving] : "?", &err);
+  ok &= print_answer("health", status, serving == 1,
+                     serving >= 0 && serving < 4 ? health_words[serving] : "?", &err);
   ok &= print_metadata(net);
   net_close(net);
   return ok ? EXIT_ALL_OK : EXIT_SOME_FAILED;
@@ -92,8 +103,10 @@ static bool print_model(struct net *net, const char *name) {
   struct oip_model model;
   bool ready = false;
   enum status status = oip_model_ready(net, name, NULL, &ready, &err);
-  if (status == STATUS_OK) printf("%s: %s\n", name, ready ? "ready" : "not ready");
-  else printf("%s: %s: %s\n", name, status_name(status), err.message);
+  if (status == STATUS_OK)
+    printf("%s: %s\n", name, ready ? "ready" : "not ready");
+  else
+    printf("%s: %s: %s\n", name, status_name(status), err.message);
   if (status != STATUS_OK) return false;
   status = oip_model_metadata(net, name, NULL, &model, &err);
   if (status != STATUS_OK) {
@@ -101,7 +114,8 @@ static bool print_model(struct net *net, const char *name) {
     return false;
   }
   printf("  %-7s %s\n  %-7s", "runs on", model.platform, "version");
-  for (int i = 0; i < model.n_versions; i++) printf(" %s", model.versions[i]);
+  for (int i = 0; i < model.n_versions; i++)
+    printf(" %s", model.versions[i]);
   puts("");
   print_tensors("inputs", model.inputs, model.n_inputs);
   print_tensors("outputs", model.outputs, model.n_outputs);
@@ -116,15 +130,18 @@ static bool print_listed(struct net *net) {
   struct oip_index *index = malloc(sizeof *index);
   struct error err = {0};
   bool ok = index != NULL;
-  const enum status status = index ? oip_repository_index(net, index, &err) : STATUS_RESOURCE_EXHAUSTED;
+  const enum status status =
+      index ? oip_repository_index(net, index, &err) : STATUS_RESOURCE_EXHAUSTED;
   if (status == STATUS_UNIMPLEMENTED) {
-    puts("The server has no RepositoryIndex (the protocol itself cannot list models); name them with --model.");
+    puts("The server has no RepositoryIndex (the protocol itself cannot list models); name them "
+         "with --model.");
     ok = false;
   } else if (status != STATUS_OK) {
     printf("RepositoryIndex: %s: %s\n", status_name(status), err.message);
     ok = false;
   }
-  for (int i = 0; ok && status == STATUS_OK && i < index->n_models; i++) ok &= print_model(net, index->models[i].name);
+  for (int i = 0; ok && status == STATUS_OK && i < index->n_models; i++)
+    ok &= print_model(net, index->models[i].name);
   free(index);
   return ok;
 }
@@ -133,14 +150,16 @@ int command_models(int argc, char **argv) {
   struct status_options options;
   struct net *net = NULL;
   bool ok = true;
-  if (command_help("usage: fusewire models [--url HOST:PORT] [--model NAME]...\nModels: ready or not, signatures.\n\n",
+  if (command_help("usage: fusewire models [--url HOST:PORT] [--model NAME]...\nModels: ready or "
+                   "not, signatures.\n\n",
                    rows, N_MODELS_ROWS, argc, argv)) {
     return EXIT_ALL_OK;
   }
   const int code = open_net("models", N_MODELS_ROWS, argc, argv, &options, &net);
   if (code != EXIT_ALL_OK) return code;
   if (options.models.n == 0) ok = print_listed(net);
-  for (int i = 0; i < options.models.n; i++) ok &= print_model(net, options.models.items[i]);
+  for (int i = 0; i < options.models.n; i++)
+    ok &= print_model(net, options.models.items[i]);
   net_close(net);
   return ok ? EXIT_ALL_OK : EXIT_SOME_FAILED;
 }

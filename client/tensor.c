@@ -10,13 +10,13 @@ static const struct datatype_row {
   uint8_t bytes;
   const char *npy;
 } datatypes[TYPE_COUNT] = {
-    [TYPE_NONE] = {"?", 0, NULL},        [TYPE_BOOL] = {"BOOL", 1, "|b1"},
-    [TYPE_UINT8] = {"UINT8", 1, "|u1"},  [TYPE_UINT16] = {"UINT16", 2, "<u2"},
+    [TYPE_NONE] = {"?", 0, NULL},         [TYPE_BOOL] = {"BOOL", 1, "|b1"},
+    [TYPE_UINT8] = {"UINT8", 1, "|u1"},   [TYPE_UINT16] = {"UINT16", 2, "<u2"},
     [TYPE_UINT32] = {"UINT32", 4, "<u4"}, [TYPE_UINT64] = {"UINT64", 8, "<u8"},
-    [TYPE_INT8] = {"INT8", 1, "|i1"},    [TYPE_INT16] = {"INT16", 2, "<i2"},
-    [TYPE_INT32] = {"INT32", 4, "<i4"},  [TYPE_INT64] = {"INT64", 8, "<i8"},
-    [TYPE_FP16] = {"FP16", 2, "<f2"},    [TYPE_BF16] = {"BF16", 2, "<u2"},
-    [TYPE_FP32] = {"FP32", 4, "<f4"},    [TYPE_FP64] = {"FP64", 8, "<f8"},
+    [TYPE_INT8] = {"INT8", 1, "|i1"},     [TYPE_INT16] = {"INT16", 2, "<i2"},
+    [TYPE_INT32] = {"INT32", 4, "<i4"},   [TYPE_INT64] = {"INT64", 8, "<i8"},
+    [TYPE_FP16] = {"FP16", 2, "<f2"},     [TYPE_BF16] = {"BF16", 2, "<u2"},
+    [TYPE_FP32] = {"FP32", 4, "<f4"},     [TYPE_FP64] = {"FP64", 8, "<f8"},
     [TYPE_BYTES] = {"BYTES", 0, NULL},
 };
 

@@ -1,4 +1,5 @@
-// A tensor as the client handles it: name, wire datatype, shape, bytes. And the table of wire datatypes.
+// A tensor as the client handles it: name, wire datatype, shape, bytes. And the table of wire
+// datatypes.
 #ifndef CLIENT_TENSOR_H
 #define CLIENT_TENSOR_H
 
@@ -10,13 +11,28 @@
 #define TENSOR_NAME_BYTES 256
 
 enum datatype {
-  TYPE_NONE, TYPE_BOOL, TYPE_UINT8, TYPE_UINT16, TYPE_UINT32, TYPE_UINT64, TYPE_INT8, TYPE_INT16, TYPE_INT32,
-  TYPE_INT64, TYPE_FP16, TYPE_BF16, TYPE_FP32, TYPE_FP64, TYPE_BYTES, TYPE_COUNT,
+  TYPE_NONE,
+  TYPE_BOOL,
+  TYPE_UINT8,
+  TYPE_UINT16,
+  TYPE_UINT32,
+  TYPE_UINT64,
+  TYPE_INT8,
+  TYPE_INT16,
+  TYPE_INT32,
+  TYPE_INT64,
+  TYPE_FP16,
+  TYPE_BF16,
+  TYPE_FP32,
+  TYPE_FP64,
+  TYPE_BYTES,
+  TYPE_COUNT,
 };
-const char *datatype_name(enum datatype type);   // "INT64": the protocol's word; "?" outside the enum
-enum datatype datatype_of(struct slice name);    // TYPE_NONE when unknown
-size_t datatype_bytes(enum datatype type);       // of one element; 0 for BYTES and NONE
-const char *datatype_npy(enum datatype type);    // "<i8"; BF16 is written as "<u2"; NULL when .npy has no such type
+const char *datatype_name(enum datatype type); // "INT64": the protocol's word; "?" outside the enum
+enum datatype datatype_of(struct slice name);  // TYPE_NONE when unknown
+size_t datatype_bytes(enum datatype type);     // of one element; 0 for BYTES and NONE
+const char *datatype_npy(
+    enum datatype type); // "<i8"; BF16 is written as "<u2"; NULL when .npy has no such type
 
 struct infer_tensor {
   char name[TENSOR_NAME_BYTES];
@@ -28,7 +44,8 @@ struct infer_tensor {
 };
 
 void tensor_free(struct infer_tensor *tensor);
-// Product of dims times the element size, overflow-checked; dims must be >= 0 and type of fixed size.
+// Product of dims times the element size, overflow-checked; dims must be >= 0 and type of fixed
+// size.
 MUST_USE enum status tensor_bytes(enum datatype type, const int64_t *dims, int rank, size_t *bytes);
 // Allocate zeroed data for the type and dims already set. RESOURCE_EXHAUSTED or INVALID_ARGUMENT.
 MUST_USE enum status tensor_alloc(struct infer_tensor *tensor, struct error *err);
