@@ -165,7 +165,7 @@ void call_conclude(struct call *call, uint32_t http2_error) {
            call->faulty ? "misframed" : "incomplete", call->reply_seen, call->reply_length);
 }
 
-void call_timeout_text(int64_t timeout_ns, char out[16]) {
+void call_timeout_text(int64_t timeout_ns, char out[24]) {
   static const struct {
     char unit;
     int64_t ns;
@@ -175,8 +175,8 @@ void call_timeout_text(int64_t timeout_ns, char out[16]) {
   for (int i = 0; i < 3; i++) {
     const int64_t value = (timeout_ns + units[i].ns - 1) / units[i].ns;
     if (value > 99999999) continue; // the protocol allows 8 digits
-    snprintf(out, 16, "%" PRId64 "%c", value, units[i].unit);
+    snprintf(out, 24, "%" PRId64 "%c", value, units[i].unit);
     return;
   }
-  snprintf(out, 16, "99999999S");
+  snprintf(out, 24, "99999999S");
 }

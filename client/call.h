@@ -13,7 +13,7 @@
 
 struct call_method { // request headers that many calls share
   char path[192];    // "/inference.GRPCInferenceService/ModelInfer"
-  char timeout[16];  // grpc-timeout's value; "" for none
+  char timeout[24];  // grpc-timeout's value; "" for none
 };
 
 struct call {
@@ -56,7 +56,7 @@ void call_header(struct call *call, struct slice name, struct slice value);
 // The status by gRPC's rules, from grpc-status, HTTP status, HTTP/2 error code, framing.
 void call_conclude(struct call *call, uint32_t http2_error);
 // Milliseconds or finer, at most 8 digits: "1500m", "250000u". 0 or less gives "".
-void call_timeout_text(int64_t timeout_ns, char out[16]);
+void call_timeout_text(int64_t timeout_ns, char out[24]);
 // `text` with %XX undone into out (cut at a UTF-8 boundary).
 void call_percent_decode(struct slice text, char *out, size_t out_bytes);
 

@@ -120,7 +120,7 @@ static void long_messages_are_cut_at_a_character(void **state) {
 
 static void timeouts_have_at_most_8_digits(void **state) {
   (void)state;
-  char out[16];
+  char out[24];
   call_timeout_text(50 * NS_PER_MS, out);
   assert_string_equal(out, "50000u");
   call_timeout_text(1000 * NS_PER_S, out);

@@ -13,7 +13,7 @@ static Inference__ModelInferRequest *unpack_request(const struct payload *payloa
   assert_int_equal(p[0], 0);
   assert_int_equal((size_t)p[1] << 24 | (size_t)p[2] << 16 | (size_t)p[3] << 8 | p[4], bytes);
   memcpy(message, head.data + GRPC_PREFIX_BYTES, head.bytes - GRPC_PREFIX_BYTES);
-  memcpy(message + head.bytes - GRPC_PREFIX_BYTES, body.data, body.bytes);
+  if (body.bytes) memcpy(message + head.bytes - GRPC_PREFIX_BYTES, body.data, body.bytes);
   Inference__ModelInferRequest *request =
       inference__model_infer_request__unpack(NULL, bytes, message);
   free(message);
