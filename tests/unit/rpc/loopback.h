@@ -144,7 +144,8 @@ static int client_data(nghttp2_session *session, uint8_t flags, int32_t stream_i
   (void)flags;
   struct seen *seen = seen_of(arg, stream_id);
   seen->data = realloc(seen->data, seen->bytes + bytes);
-  memcpy(seen->data + seen->bytes, data, bytes);
+  if (bytes)
+    memcpy(seen->data + seen->bytes, data, bytes);
   seen->bytes += bytes;
   if (!((struct loopback *)arg)->no_credit)
     assert_int_equal(nghttp2_session_consume(session, stream_id, bytes), 0);
@@ -180,7 +181,8 @@ static ssize_t client_read(nghttp2_session *session, int32_t stream_id, uint8_t 
   take = take < length ? take : length;
   if (take == 0 && upload->stay_open)
     return NGHTTP2_ERR_DEFERRED;
-  memcpy(buffer, upload->data + upload->at, take);
+  if (take)
+    memcpy(buffer, upload->data + upload->at, take);
   upload->at += take;
   if (upload->at == upload->bytes && !upload->stay_open)
     *flags |= NGHTTP2_DATA_FLAG_EOF;
