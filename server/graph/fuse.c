@@ -171,7 +171,8 @@ static void join_products(struct planner *planner, int32_t to, int32_t from, int
 static int32_t product_of(const struct planner *planner, int32_t attention, int input, int32_t *bias) {
   int32_t tensor = planner->nodes[attention].in[input], producer = planner->producer[tensor];
   if (producer < 0 || !feeds_only(planner, tensor, attention)) return -1;
-  int32_t group = planner->group_of[producer];
+  int32_t group = planner->group_of[producer]; // -1: a row op, which is grouped later
+  if (group < 0) return -1;
   return is_plain_product(planner, &planner->groups[group], bias) ? group : -1;
 }
 
