@@ -79,8 +79,7 @@ static void read_value(struct conf_report *report, const struct key *key,
   }
 }
 
-// ---- sections: the part of a path before its dot
-// --------------------------------------------------
+// ---- sections: the part of a path before its dot --------------------------------------------
 
 static size_t section_bytes(const struct key *key) {
   return strcspn(key->path, ".");
@@ -183,8 +182,7 @@ enum status server_conf_load(const char *path, struct server_conf *conf,
   return report.n_errors == 0 ? STATUS_OK : STATUS_INVALID_ARGUMENT;
 }
 
-// ---- the documented default file
-// ------------------------------------------------------------------
+// ---- the documented default file ------------------------------------------------------------
 
 struct text {
   char *out;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- reporting ----------------------------------------------------------------------------------
+// ---- reporting ------------------------------------------------------------------------------
 
 static void report_error(struct conf_report *report, int line, int column, const char *message) {
   if (report->n_errors++ >= LIMIT_CONF_ERRORS || report->fn == NULL) return;
@@ -115,7 +115,7 @@ bool conf_is_list(struct conf_report *report, const struct conf_node *node) {
   return node->kind == CONF_LIST || expected(report, node, "a list");
 }
 
-// ---- values -------------------------------------------------------------------------------------
+// ---- values ---------------------------------------------------------------------------------
 
 static bool is_null(const struct conf_node *node) {
   return node->kind == CONF_SCALAR && !node->quoted &&
@@ -176,7 +176,7 @@ bool conf_text(struct conf_report *report, const struct conf_node *node, size_t 
   return true;
 }
 
-// ---- words --------------------------------------------------------------------------------------
+// ---- words ----------------------------------------------------------------------------------
 
 // Word `index` of "a|b|c" as a borrowed range; false past the end.
 static bool word_at(const char *words, int index, const char **word, size_t *bytes) {

@@ -128,8 +128,7 @@ static int32_t part_norm(struct builder *b, const struct block *block, int32_t x
   return build_norm(b, block->step, x, block->norm_kind, prefix, block->eps, out_name);
 }
 
-// ---- the two halves
-// -------------------------------------------------------------------------------
+// ---- the two halves -------------------------------------------------------------------------
 
 // How one half (attention or mlp) sits between norm and residual, and what its pieces are called.
 struct half {
@@ -230,8 +229,7 @@ static int32_t attention_body(struct builder *b, const struct block *block, cons
   return part_linear(b, block, context, half->out_key, half->features, "features", out_name);
 }
 
-// ---- the blocks
-// -----------------------------------------------------------------------------------
+// ---- the blocks -----------------------------------------------------------------------------
 
 int32_t build_mlp(struct builder *b, const struct conf_node *step) {
   struct block block = {0};

@@ -8,8 +8,7 @@ const struct tensor *build_tensor(const struct builder *b, int32_t id) {
   return &b->model->graph.tensors[id];
 }
 
-// ---- names
-// ----------------------------------------------------------------------------------------
+// ---- names ----------------------------------------------------------------------------------
 
 // "{i}" or "{i+3}" at `text` (which points behind the brace): its value, and where it ends.
 static bool template_value(const struct builder *b, const char *text, int64_t *value,
@@ -89,8 +88,7 @@ bool build_out_name(struct builder *b, const struct conf_node *step, const char 
   return !taken;
 }
 
-// ---- tensors
-// --------------------------------------------------------------------------------------
+// ---- tensors --------------------------------------------------------------------------------
 
 static int32_t add_tensor(struct builder *b, const struct conf_node *at,
                           const struct tensor *tensor) {
@@ -210,8 +208,13 @@ bool build_inputs(struct builder *b, const struct conf_node *step, int n, int32_
   return true;
 }
 
-// ---- nodes
-// ----------------------------------------------------------------------------------------
+bool build_ends(struct builder *b, const struct conf_node *step, int n, int32_t *ids,
+                const char *word, char *out) {
+  bool ok = build_inputs(b, step, n, ids);
+  return build_out_name(b, step, word, out) && ok;
+}
+
+// ---- nodes ----------------------------------------------------------------------------------
 
 int32_t build_node(struct builder *b, const struct conf_node *at, struct node node,
                    const char *out_name, enum dtype out_dtype) {
@@ -228,8 +231,7 @@ int32_t build_node(struct builder *b, const struct conf_node *at, struct node no
   return BUILD_UNKNOWN;
 }
 
-// ---- weights
-// --------------------------------------------------------------------------------------
+// ---- weights --------------------------------------------------------------------------------
 
 static bool have_weights(struct builder *b, const struct conf_node *at, const char *name) {
   if (b->weights == NULL && !b->weights_broken)

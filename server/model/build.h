@@ -31,8 +31,7 @@ struct builder {
   int n_broken;
 };
 
-// ---- build.c: names, tensors, weights, nodes
-// ----------------------------------------------------------------------
+// ---- build.c: names, tensors, weights, nodes ------------------------------------------------
 // `{i}`, `{i+1}`, `{i-1}` in `text` replaced by the counters of the repeats around; into
 // out[LIMIT_NAME_BYTES].
 bool build_expand(struct builder *b, const struct conf_node *at, const char *text, char *out);
@@ -63,8 +62,7 @@ const struct tensor *build_tensor(const struct builder *b, int32_t id);
 int32_t build_rows(struct builder *b, const struct conf_node *at, const char *name, int32_t given,
                    const char *key);
 
-// ---- steps.c
-// ------------------------------------------------------------------------------------------------------
+// ---- steps.c --------------------------------------------------------------------------------
 // All steps of a list, in order.
 void build_steps(struct builder *b, const struct conf_node *list);
 int32_t build_linear(struct builder *b, const struct conf_node *at, int32_t x, const char *prefix,
@@ -77,8 +75,7 @@ int32_t build_activation(struct builder *b, const struct conf_node *at, int32_t 
 int32_t build_pair(struct builder *b, const struct conf_node *at, enum op op, int32_t x, int32_t y,
                    const char *out_name);
 
-// ---- blocks.c
-// -----------------------------------------------------------------------------------------------------
+// ---- blocks.c -------------------------------------------------------------------------------
 typedef int32_t (*build_fn)(struct builder *b, const struct conf_node *step);
 int32_t build_mlp(struct builder *b, const struct conf_node *step);
 int32_t build_attention_block(struct builder *b, const struct conf_node *step);

@@ -86,7 +86,7 @@ MUST_USE enum status model_bind(struct model *model, const struct backend_ops *b
 void model_get(struct model *model);
 void model_put(struct model *model);
 
-// ---- registry: the set of models served ---------------------------------------------------------
+// ---- registry: the set of models served -----------------------------------------------------
 
 struct registry;
 MUST_USE enum status registry_open(struct registry **out);

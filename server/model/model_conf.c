@@ -22,8 +22,7 @@ struct loader {
   struct builder *build;
 };
 
-// ---- who it is
-// ------------------------------------------------------------------------------------
+// ---- who it is ------------------------------------------------------------------------------
 
 static bool name_is_plain(const char *text, const char *also) {
   for (; *text != '\0'; text++) {
@@ -71,8 +70,7 @@ static void read_modes(struct loader *l) {
   l->model->fusion_default = word == 1 ? FUSION_OFF : FUSION_ON;
 }
 
-// ---- batch limits
-// ---------------------------------------------------------------------------------
+// ---- batch limits ---------------------------------------------------------------------------
 
 static int64_t read_limit(struct loader *l, const struct conf_node *batch, const char *key,
                           int64_t min, int64_t max, int64_t def) {
@@ -99,8 +97,7 @@ static void read_batch(struct loader *l) {
   l->model->max_request_rows = out->max_tokens;
 }
 
-// ---- weights
-// --------------------------------------------------------------------------------------
+// ---- weights --------------------------------------------------------------------------------
 
 static enum status open_file(struct loader *l, const struct conf_node *node, const char *text,
                              struct error *err) {
@@ -151,8 +148,7 @@ static void read_weights(struct loader *l) {
   l->model->weights_owner = l->build->weights;
 }
 
-// ---- inputs
-// ---------------------------------------------------------------------------------------
+// ---- inputs ---------------------------------------------------------------------------------
 
 // One dimension: a number, `batch` (only the first) or `seq` (only the second).
 static bool read_dim(struct loader *l, const struct conf_node *node, int index, int64_t *dim) {
@@ -281,8 +277,7 @@ static void read_inputs(struct loader *l) {
   if (l->report->n_errors == errors) check_inputs(l, list);
 }
 
-// ---- outputs
-// --------------------------------------------------------------------------------------
+// ---- outputs --------------------------------------------------------------------------------
 
 // The tensor as the client gets it: an activation of the wire dtype.
 static int32_t wire_tensor(struct loader *l, const struct conf_node *node, int32_t id,
@@ -364,8 +359,7 @@ static void read_outputs(struct loader *l) {
     read_output(l, list->items[i]);
 }
 
-// ---- the graph
-// ------------------------------------------------------------------------------------
+// ---- the graph ------------------------------------------------------------------------------
 
 static void read_graph(struct loader *l) {
   const struct conf_node *list = conf_need(l->report, l->root, "graph");

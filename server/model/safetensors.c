@@ -47,7 +47,7 @@ static enum status wrong(const struct safetensors *file, struct error *err, cons
   return error_set_at(err, STATUS_INVALID_ARGUMENT, file->name, 0, 0, "%s", message);
 }
 
-// ---- header -------------------------------------------------------------------------------------
+// ---- header ---------------------------------------------------------------------------------
 
 // Bounds nesting and the number of values, so that jansson's memory stays within a few times the
 // limit on text.
@@ -99,8 +99,7 @@ static enum status load_header(struct safetensors *file, const uint8_t *bytes, s
   return STATUS_OK;
 }
 
-// ---- one tensor
-// -----------------------------------------------------------------------------------
+// ---- one tensor -----------------------------------------------------------------------------
 
 static enum status read_shape(const struct safetensors *file, const json_t *shape,
                               struct safetensors_entry *entry, size_t *elements,
@@ -172,8 +171,7 @@ static enum status read_entry(const struct safetensors *file, const char *name, 
   return STATUS_OK;
 }
 
-// ---- all tensors
-// ----------------------------------------------------------------------------------
+// ---- all tensors ----------------------------------------------------------------------------
 
 static int by_offset(const void *a, const void *b) {
   const struct safetensors_entry *x = a, *y = b;
@@ -240,8 +238,7 @@ enum status safetensors_parse(const void *bytes, size_t n_bytes, const char *nam
   return code;
 }
 
-// ---- files
-// ----------------------------------------------------------------------------------------
+// ---- files ----------------------------------------------------------------------------------
 
 static enum status map_file(const char *path, void **map, size_t *bytes, struct error *err) {
   struct stat st;

@@ -29,8 +29,7 @@ static bool read_word(struct builder *b, const struct conf_node *step, const cha
   return node == NULL || conf_enum(b->report, node, words, index);
 }
 
-// ---- pieces that blocks use as well
-// -----------------------------------------------------------------
+// ---- pieces that blocks use as well ---------------------------------------------------------
 
 static bool join(struct builder *b, const struct conf_node *at, const char *prefix,
                  const char *suffix, char *out) {
@@ -99,8 +98,7 @@ int32_t build_pair(struct builder *b, const struct conf_node *at, enum op op, in
   return build_node(b, at, node, out_name, b->model->compute);
 }
 
-// ---- ops
-// ------------------------------------------------------------------------------------------
+// ---- ops ------------------------------------------------------------------------------------
 
 // Names of a step's matrix and vector: `weights: prefix` (then prefix.weight and prefix.bias), or
 // `weight:` and `bias:` in full. `bias: false` drops it. An empty vector name means none.
@@ -293,8 +291,7 @@ static int32_t step_embedding(struct builder *b, const struct conf_node *step) {
   return build_node(b, step, node, out, b->model->compute);
 }
 
-// ---- repeat
-// ---------------------------------------------------------------------------------------
+// ---- repeat ---------------------------------------------------------------------------------
 
 static bool counter_is_free(struct builder *b, const struct conf_node *at, const char *as) {
   if (as[strcspn(as, "{}+- ")] != '\0') {
@@ -333,8 +330,7 @@ static int32_t step_repeat(struct builder *b, const struct conf_node *step) {
   return b->report->n_errors == errors ? b->current : BUILD_UNKNOWN;
 }
 
-// ---- the table
-// ------------------------------------------------------------------------------------
+// ---- the table ------------------------------------------------------------------------------
 
 static const struct {
   const char *word, *keys;

@@ -58,8 +58,7 @@ bool weights_synthetic(const struct weights *weights) {
   return weights->file == NULL;
 }
 
-// ---- shapes
-// ---------------------------------------------------------------------------------------
+// ---- shapes ---------------------------------------------------------------------------------
 
 // A vector [n] is 1 x n; so is [1, n].
 static bool entry_shape(const struct safetensors_entry *entry, int32_t *rows, int32_t *cols) {
@@ -123,8 +122,7 @@ static enum status check_entry(const struct safetensors_entry *entry, enum weigh
   return STATUS_OK;
 }
 
-// ---- table
-// ----------------------------------------------------------------------------------------
+// ---- table ----------------------------------------------------------------------------------
 
 static enum status grow(struct weights *weights, struct error *err) {
   if (weights->n_weights < weights->capacity) return STATUS_OK;
@@ -196,8 +194,7 @@ struct weight_table weights_table(const struct weights *weights) {
   return (struct weight_table){weights->table, weights->n_weights};
 }
 
-// ---- synthetic data
-// -------------------------------------------------------------------------------
+// ---- synthetic data -------------------------------------------------------------------------
 
 // A bijective mixer of 64 bits: multiply, shift, twice. Good enough that neighbouring counters look
 // unrelated.

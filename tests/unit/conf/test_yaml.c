@@ -140,8 +140,7 @@ static void many_keys_and_values_are_refused(void **state) {
   free(text);
 }
 
-// ---- files
-// ----------------------------------------------------------------------------------------
+// ---- files ----------------------------------------------------------------------------------
 
 static void load_refuses(const char *path, enum status expected, const char *errors) {
   struct conf_report report = {.fn = collect_error, .arg = &collected};
@@ -174,8 +173,7 @@ static void only_regular_files_of_sane_size_are_read(void **state) {
   rmdir(folder);
 }
 
-// ---- getters
-// --------------------------------------------------------------------------------------
+// ---- getters --------------------------------------------------------------------------------
 
 #define GET_FAILS(yaml, call, errors)                                                              \
   do {                                                                                             \

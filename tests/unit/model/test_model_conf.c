@@ -113,8 +113,7 @@ static void becomes(const char *text, const char *nodes) {
   model_put(model);
 }
 
-// ---- what files become
-// ----------------------------------------------------------------------------
+// ---- what files become ----------------------------------------------------------------------
 
 static void the_signature_has_the_wires_names_dtypes_and_shapes(void **state) {
   (void)state;
@@ -310,8 +309,7 @@ static void an_input_may_be_an_output(void **state) {
           "identity z < x\nidentity identity#1 < x\n");
 }
 
-// ---- mistakes around the graph
-// --------------------------------------------------------------------
+// ---- mistakes around the graph --------------------------------------------------------------
 
 static void missing_and_unknown_keys_are_told_together(void **state) {
   (void)state;
@@ -485,8 +483,7 @@ static void sequence_limits_must_fit(void **state) {
           "2:1: max_seqlen: no input has a seq dimension\n");
 }
 
-// ---- mistakes in steps
-// ----------------------------------------------------------------------------
+// ---- mistakes in steps ----------------------------------------------------------------------
 
 static void step_mistakes(void **state) {
   (void)state;
