@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#define ROUNDS 1500
+#define ROUNDS 1000
 
 // ---- a batch and its data -----------------------------------------------------------------------------------------
 static void world_fill(struct world *w, struct rng *rng, int32_t t) {
