@@ -28,8 +28,7 @@ void expo_family(struct expo *expo, const char *name, const char *type, const ch
   expo_text(expo, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-// A label value: backslash, quote and newline escaped.
-static const char *escaped(const char *value, char *out, size_t out_bytes) {
+const char *expo_escaped(const char *value, char *out, size_t out_bytes) {
   size_t used = 0;
   for (; *value && used + 3 < out_bytes; value++) {
     if (*value == '\\' || *value == '"' || *value == '\n') out[used++] = '\\';
@@ -42,7 +41,7 @@ static const char *escaped(const char *value, char *out, size_t out_bytes) {
 static void labels_of(const struct model_metrics *metrics, char *out, size_t out_bytes) {
   char model[520], version[72];
   snprintf(out, out_bytes, "model=\"%s\",version=\"%s\",fusion=\"%s\",device=\"%s\"",
-           escaped(metrics->model, model, sizeof model), escaped(metrics->version, version, sizeof version), metrics->fusion,
+           expo_escaped(metrics->model, model, sizeof model), expo_escaped(metrics->version, version, sizeof version), metrics->fusion,
            metrics->device);
 }
 #define LABELS_BYTES 720

@@ -52,7 +52,9 @@ static int sums_fill(struct sums *out) {
 }
 
 static void line(struct expo *expo, const char *name, const struct sums *sums, const char *reason, double value) {
-  expo_text(expo, "%s{model=\"%s\",version=\"%s\"%s%s%s} %.15g\n", name, sums->first->model, sums->first->version,
+  char model[520], version[72];
+  expo_text(expo, "%s{model=\"%s\",version=\"%s\"%s%s%s} %.15g\n", name,
+            expo_escaped(sums->first->model, model, sizeof model), expo_escaped(sums->first->version, version, sizeof version),
             *reason ? ",reason=\"" : "", reason, *reason ? "\"" : "", value);
 }
 
