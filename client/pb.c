@@ -68,7 +68,9 @@ void pb_put_message(struct pb_buf *buf, uint32_t field, const struct pb_buf *mes
 }
 
 struct pb_reader pb_reader_of(struct slice bytes) {
-  return (struct pb_reader){.at = bytes.data, .end = bytes.data + bytes.bytes};
+  // NULL + 0 is undefined in C.
+  return (struct pb_reader){.at = bytes.data,
+                            .end = bytes.bytes ? bytes.data + bytes.bytes : bytes.data};
 }
 
 bool pb_read_varint(struct pb_reader *reader, uint64_t *value) {
