@@ -11,11 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define WORLD_TOKENS 256
+#define WORLD_SEQS 8
+
 struct world { // a batch, its data and the weights, all in double as well as in the tensors' dtypes
   const struct graph *graph;
   struct batch_geometry geometry;
-  int32_t cu_seqlens[9], positions[64];
-  int64_t scores_offset[9];
+  int32_t cu_seqlens[WORLD_SEQS + 1], positions[WORLD_TOKENS];
+  int64_t scores_offset[WORLD_SEQS + 1];
   double **values; // [n_tensors] node by node results; inputs and weights filled first
   void **typed;    // [n_tensors] inputs and weights in their dtype
 };
@@ -78,12 +81,12 @@ static inline void node_attention(struct world *w, const struct node *node, doub
   struct attention_problem p = {.heads = node->attrs.heads, .kv_heads = node->attrs.kv_heads, .causal = node->attrs.causal,
                                 .head_dim = q_cols / node->attrs.heads};
   p.scale = node->attrs.factor != 0 ? node->attrs.factor : (float)(1 / sqrt((double)p.head_dim));
-  double work[64];
+  double work[WORLD_TOKENS];
   ref_attention(y, w->values[node->in[0]], w->values[node->in[1]], w->values[node->in[2]], &p, &w->geometry, work);
 }
 
 static inline void node_embedding(struct world *w, const struct node *node, double *y) {
-  int64_t ids[64], n = tensor_rows(w, node->in[0]);
+  int64_t ids[WORLD_TOKENS], n = tensor_rows(w, node->in[0]);
   for (int64_t i = 0; i < n; i++) ids[i] = (int64_t)w->values[node->in[0]][i];
   const struct tensor *table = &w->graph->tensors[node->in[1]];
   ref_embedding(y, w->values[node->in[1]], ids, n, table->n_rows, table->cols);
@@ -229,7 +232,7 @@ static inline void run_linear(const struct runner *run, const struct step *step,
 
 static inline void run_attention(const struct runner *run, const struct step *step) {
   int64_t rows = run->world->geometry.n_tokens;
-  double *in[3], work[64], *o = malloc((size_t)(rows * step->out[0].cols) * sizeof *o);
+  double *in[3], work[WORLD_TOKENS], *o = malloc((size_t)(rows * step->out[0].cols) * sizeof *o);
   for (int i = 0; i < 3; i++) in[i] = operand_read(run, &step->in[i], 0, rows, 0);
   ref_attention(o, in[0], in[1], in[2], &step->attention, &run->world->geometry, work);
   operand_write(run, &step->out[0], 0, rows, 0, o);
@@ -243,7 +246,7 @@ static inline void run_scores_block(const struct runner *run, const struct step 
   int64_t first = run->world->cu_seqlens[b], s = run->world->cu_seqlens[b + 1] - first, d = p->head_dim;
   int64_t kv = h / (p->heads / p->kv_heads);
   enum dtype dtype = p->dtype;
-  double rows[64];
+  double rows[WORLD_TOKENS];
   for (int64_t i = 0; i < s; i++) {
     for (int64_t j = 0; j < s; j++) rows[j] = typed_get(scores, dtype, i * s + j);
     if (step->kind == STEP_SCORES) {

@@ -3,6 +3,7 @@
 #include "interpreter.h"
 #include "plan_check.h"
 #include "random_graph.h"
+#include "world.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,55 +11,6 @@
 #include <cmocka.h>
 
 #define ROUNDS 1000
-
-// ---- a batch and its data -----------------------------------------------------------------------------------------
-static void world_fill(struct world *w, struct rng *rng, int32_t t) {
-  const struct tensor *tensor = &w->graph->tensors[t];
-  int64_t count = tensor_rows(w, t) * tensor->cols;
-  double scale = tensor->kind == TENSOR_WEIGHT && tensor->n_rows > 1 ? 1 / sqrt((double)tensor->cols) : 1;
-  w->values[t] = malloc((size_t)count * sizeof(double) + 8);
-  w->typed[t] = malloc((size_t)count * 8 + 8);
-  for (int64_t i = 0; i < count; i++) {
-    double value = rng_uniform(rng) * scale;
-    if (tensor->dtype == DTYPE_I64) value = rng_below(rng, 64);
-    if (tensor->kind == TENSOR_POSITIONS) value = w->positions[i];
-    typed_set(w->typed[t], tensor->dtype, i, value);
-    w->values[t][i] = typed_get(w->typed[t], tensor->dtype, i);
-  }
-}
-
-static void world_init(struct world *w, const struct graph *graph, struct rng *rng) {
-  *w = (struct world){.graph = graph};
-  int32_t n = 1 + rng_below(rng, 4), tokens = 0;
-  for (int32_t b = 0; b < n; b++) {
-    int32_t length = 1 + rng_below(rng, 9);
-    for (int32_t i = 0; i < length; i++) w->positions[tokens + i] = i;
-    tokens += length;
-    w->cu_seqlens[b + 1] = tokens;
-    w->scores_offset[b + 1] = w->scores_offset[b] + (int64_t)length * length;
-    if (length > w->geometry.max_seqlen) w->geometry.max_seqlen = length;
-  }
-  w->geometry.n_tokens = tokens;
-  w->geometry.n_seqs = n;
-  w->geometry.sum_sq = w->scores_offset[n];
-  w->geometry.cu_seqlens = w->cu_seqlens;
-  w->geometry.positions = w->positions;
-  w->geometry.scores_offset = w->scores_offset;
-  w->values = calloc((size_t)graph->n_tensors, sizeof *w->values);
-  w->typed = calloc((size_t)graph->n_tensors, sizeof *w->typed);
-  for (int32_t t = 0; t < graph->n_tensors; t++)
-    if (graph->tensors[t].kind != TENSOR_ACTIVATION) world_fill(w, rng, t);
-}
-
-static void world_deinit(struct world *w) {
-  for (int32_t t = 0; t < w->graph->n_tensors; t++) free(w->values[t]), free(w->typed[t]);
-  free(w->values), free(w->typed);
-}
-
-static struct plan_limits world_limits(const struct world *w, struct rng *rng) {
-  return (struct plan_limits){.max_tokens = w->geometry.n_tokens + rng_below(rng, 5),
-                              .max_seqs = w->geometry.n_seqs + rng_below(rng, 3), .max_seqlen = w->geometry.max_seqlen};
-}
 
 // ---- devices of unlike abilities ----------------------------------------------------------------------------------
 static struct plan_caps caps_of(int kind) {
@@ -69,18 +21,6 @@ static struct plan_caps caps_of(int kind) {
   if (kind == 2) caps.tile_bytes = 400;
   if (kind == 3) caps.epilogue_kinds = 1u << EPI_BIAS, caps.epilogue_max = 1;
   return caps;
-}
-
-// Relative L2 distance; 1 when either is not finite where the other is.
-static double distance(const double *a, const double *b, int64_t n) {
-  double difference = 0, size = 1e-12;
-  for (int64_t i = 0; i < n; i++) {
-    if (isfinite(a[i]) != isfinite(b[i])) return 1;
-    if (!isfinite(b[i])) continue;
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    size += b[i] * b[i];
-  }
-  return sqrt(difference / size);
 }
 
 static void check_results(const struct world *w, const struct plan *plan, const struct plan_caps *caps, uint8_t outputs,
