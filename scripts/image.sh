@@ -50,6 +50,8 @@ image_run() {
   container=$(fw_buildah from localhost/fusewire:cpu)
   mount=$(fw_buildah mount "$container")
   say "image: $(du -sm --apparent-size "$mount" | cut -f1) MB unpacked, $(find "$mount" -type f | wc -l) files"
-  "$FW_PYTHON" "$FW_ROOT/tests/harness/smoke.py" --chroot "$mount" || { fw_buildah rm "$container" >/dev/null; die "the image does not serve"; }
+  local code=0
+  "$FW_PYTHON" "$FW_ROOT/tests/harness/smoke.py" --chroot "$mount" || code=$?
   fw_buildah rm "$container" >/dev/null
+  [ "$code" = 0 ] || die "the image does not serve"
 }

@@ -2,7 +2,7 @@
 cmd_lint() {
   need_packages "${PACKAGES_LINT[@]}"
   local files
-  mapfile -t files < <(cd "$FW_ROOT" && git ls-files 'server/*.[ch]' 'kernels/*.[ch]' 'client/*.[ch]' 'tests/*.[ch]' 'bench/*.[ch]')
+  mapfile -t files < <(cd "$FW_ROOT" && git ls-files {server,kernels,client,tests,bench}/'*.[ch]')
   if [ "${1:-}" = fix ]; then
     (cd "$FW_ROOT" && clang-format -i "${files[@]}")
     say "formatted ${#files[@]} files"

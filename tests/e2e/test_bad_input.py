@@ -82,7 +82,8 @@ REQUESTS = {
     "negative batch": (tiny([ids_tensor([-1, 2])]), Code.INVALID_ARGUMENT, ["batch", "-1"]),
     "most negative dimension": (tiny([ids_tensor([1, -(1 << 63)])]), Code.INVALID_ARGUMENT, ["seq"]),
     "dimensions that overflow": (tiny([ids_tensor([BIG, 8])]), Code.INVALID_ARGUMENT, ["input_ids"]),
-    "dimensions that overflow to the right size": (tiny([ids_tensor([1 << 32, 1 << 32])], [b""]), Code.INVALID_ARGUMENT, ["input_ids"]),
+    "dimensions that overflow to the right size": (tiny([ids_tensor([1 << 32, 1 << 32])], [b""]),
+                                                   Code.INVALID_ARGUMENT, ["input_ids"]),
     "rows that overflow": (block([block_tensor(((1 << 63) // 192 + 1, 48))]), Code.INVALID_ARGUMENT, ["x"]),
     "sequence over the model's limit": (tiny([ids_tensor([1, 161])], [bytes(8 * 161)]), Code.INVALID_ARGUMENT, ["161", "160"]),
     "more tokens than a batch": (tiny([ids_tensor([6, 160])], [bytes(8 * 960)]), Code.RESOURCE_EXHAUSTED, ["960|512"]),
@@ -124,7 +125,8 @@ REQUESTS = {
     "fusion of another word": (tiny(parameters=[("fusion", "maybe")]), Code.INVALID_ARGUMENT, ["fusion", "maybe", "on", "off"]),
     "fusion of another type": (tiny(parameters=[("fusion", True)]), Code.INVALID_ARGUMENT, ["fusion"]),
     "fusion that is not loaded": (pb.infer_request("echo-bf16", [pb.tensor("x", "BF16", [1, 8])], [bytes(16)],
-                                                   parameters=[("fusion", "off")]), Code.INVALID_ARGUMENT, ["fusion", "echo-bf16"]),
+                                                   parameters=[("fusion", "off")]),
+                                  Code.INVALID_ARGUMENT, ["fusion", "echo-bf16"]),
     "parameter without a value": (tiny() + pb.chunk(4, pb.chunk(1, "fusion")), Code.INVALID_ARGUMENT, ["fusion"]),
     "shared memory": (tiny([GOOD_INPUT + pb.chunk(4, pb.parameter("shared_memory_region", "r"))]), Code.INVALID_ARGUMENT,
                       ["shared memory"]),
@@ -206,7 +208,8 @@ class BadInputTest(unittest.TestCase):
                 except grpc.RpcError:
                     pass
 
-        threads = [threading.Thread(target=honest, args=(40,)) for _ in range(3)] + [threading.Thread(target=hostile) for _ in range(2)]
+        threads = [threading.Thread(target=honest, args=(40,)) for _ in range(3)]
+        threads += [threading.Thread(target=hostile) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -35,13 +35,15 @@ MODEL_FAULTS = {
     "input twice": ("graph:", "  - {name: x, dtype: fp32, shape: [batch, 48]}\ngraph:", 6, ["x"]),
     "no graph": ("graph:\n  - mlp: {weights: mlp, hidden: 96, out: y}\n", "", None, ["graph"]),
     "no inputs": ("inputs:\n  - {name: x, dtype: fp32, shape: [batch, 48]}\n", "", None, ["inputs"]),
-    "weights file that is not there": ("synthetic: {seed: 7, scale: 0.05}", "file: nowhere.safetensors", 3, ["nowhere.safetensors"]),
+    "weights file that is not there": ("synthetic: {seed: 7, scale: 0.05}", "file: nowhere.safetensors", 3,
+                                       ["nowhere.safetensors"]),
     "a tab": ("  - y\n", "\t- y\n", None, []),
     "not closed": ("{seed: 7, scale: 0.05}", "{seed: 7, scale: 0.05", None, []),
     "heads that do not divide": ("mlp: {weights: mlp, hidden: 96, out: y}", "attention_block: {weights: a, heads: 5, out: y}", 7,
                                  ["5", "48"]),
     "zero heads": ("mlp: {weights: mlp, hidden: 96, out: y}", "attention_block: {weights: a, heads: 0, out: y}", 7, ["heads"]),
-    "eps that is not a number": ("mlp: {weights: mlp, hidden: 96, out: y}", "layer_norm: {weights: n, eps: .nan, out: y}", 7, ["eps"]),
+    "eps that is not a number": ("mlp: {weights: mlp, hidden: 96, out: y}", "layer_norm: {weights: n, eps: .nan, out: y}", 7,
+                                 ["eps"]),
     "scale that is infinite": ("mlp: {weights: mlp, hidden: 96, out: y}", "scale: {factor: .inf, out: y}", 7, ["factor"]),
 }
 SERVER_FAULTS = {
@@ -107,7 +109,8 @@ class CheckTest(unittest.TestCase):
                 self.assert_refused([path], path, line, words)
 
     def test_all_faults_are_told_at_once(self):
-        text = BLOCK.replace("name: block", "nmae: block").replace("hidden: 96", "hidden: lots").replace("inputs:", "batch: {max_tokens: 0}\ninputs:")
+        text = BLOCK.replace("name: block", "nmae: block").replace("hidden: 96", "hidden: lots")
+        text = text.replace("inputs:", "batch: {max_tokens: 0}\ninputs:")
         path = self.write("faults.yaml", text)
         output = self.assert_refused([path], path, 1, ["nmae", "lots", "max_tokens"])
         self.assertGreaterEqual(len(re.findall(r"faults\.yaml:\d+:\d+", output)), 3)
@@ -126,7 +129,8 @@ class CheckTest(unittest.TestCase):
                 self.assert_refused([path], path, None, [os.path.basename(path)])
 
     def test_files_that_are_not_text(self):
-        for name, content in {"empty": b"", "zeros": bytes(4096), "binary": bytes(range(256)) * 8, "big": b"a: 1\n" * 4_000_000}.items():
+        contents = {"empty": b"", "zeros": bytes(4096), "binary": bytes(range(256)) * 8, "big": b"a: 1\n" * 4_000_000}
+        for name, content in contents.items():
             with self.subTest(name):
                 path = self.write("odd.yaml", content)
                 self.assert_refused([path], path, None, [])
@@ -162,9 +166,11 @@ class CheckTest(unittest.TestCase):
             "offsets past the end": (header.replace(first.group(0), b'"data_offsets": [0, 99999999999]'), data, None),
             "negative offsets": (header.replace(first.group(0), b'"data_offsets": [-%d, 0]' % end), data, None),
             "offsets past 64 bits": (header.replace(first.group(0), b'"data_offsets": [0, 18446744073709551617]'), data, None),
-            "offsets that do not fit the shape": (header.replace(first.group(0), b'"data_offsets": [0, %d]' % (end - 4)), data, None),
+            "offsets that do not fit the shape": (header.replace(first.group(0), b'"data_offsets": [0, %d]' % (end - 4)),
+                                                  data, None),
             "odd offset": (header.replace(first.group(0), b'"data_offsets": [1, %d]' % (end + 1)), data, None),
-            "shape that overflows": (re.sub(rb'"shape": \[\d+, \d+\]', b'"shape": [4611686018427387904, 4]', header, count=1), data, None),
+            "shape that overflows": (re.sub(rb'"shape": \[\d+, \d+\]', b'"shape": [4611686018427387904, 4]', header, count=1),
+                                     data, None),
             "negative shape": (re.sub(rb'"shape": \[\d+, \d+\]', b'"shape": [-90, -48]', header, count=1), data, None),
             "unknown dtype": (header.replace(b'"F32"', b'"F31"', 1), data, None),
             "the same tensor twice": (header[:-1] + b", " + header[1:], data, None),

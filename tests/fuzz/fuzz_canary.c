@@ -1,4 +1,4 @@
-// A planted fault that both libFuzzer and the replay of its corpus must find, or they find nothing elsewhere either.
+// A planted fault that libFuzzer and the replay of its corpus must find, or they find nothing elsewhere.
 // links:
 #include <stdint.h>
 #include <stdlib.h>

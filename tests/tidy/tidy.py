@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 FUNCTION_LINES, FILE_LINES, LINE_COLUMNS, FILE_BYTES = 70, 500, 110, 400_000
+TEST_FILE_LINES = 700  # a table of cases is long without being hard to read
+SCRIPT_COLUMNS = 130
 
 # Layer -> layers it may include. Arrows below these are allowed too: who sees model/ sees the graph/ of its headers.
 ARROWS = {
@@ -31,12 +33,13 @@ ONLY_HEADERS = {("graph", "kernels"): {"kernels/types.h", "kernels/ops.def"}}
 # Library -> files that may include it.
 LIBRARIES = {
     r"uv\.h": r"server/net/|client/|tests/",
-    r"nghttp2/": r"server/rpc/h2|client/|tests/",
+    r"nghttp2/": r"server/rpc/(h2|internal)|client/|tests/",
     r"(oneapi/)?dnnl": r"kernels/cpu/onednn|tests/kernels/|bench/",
     r"yaml\.h": r"server/conf/",
     r"microhttpd\.h": r"server/net/",
     r"protobuf-c/": r"server/api/|client/|tests/",
-    r"cuda|nvrtc|cublas": r"server/backend/cuda/|kernels/(cuda|common|ptx|gemm|attention|norm|elementwise)|bench/",
+    r"cuda|nvrtc|cublas": r"server/backend/cuda/|kernels/(cuda|common|ptx|gemm|attention|norm|elementwise)|"
+                          r"tests/kernels/cuda/|bench/",
 }
 BANNED = {
     "sprintf": "snprintf", "vsprintf": "vsnprintf", "strcpy": "memcpy with a checked length", "strcat": "a length",
@@ -136,11 +139,15 @@ def check_functions(path, code, findings):
 
 def check_lines(path, text, findings):
     lines = text.splitlines()
-    if len(lines) > FILE_LINES:
-        findings.add(path, FILE_LINES, f"{len(lines)} lines, at most {FILE_LINES}")
+    most = TEST_FILE_LINES if path.startswith("tests/") else FILE_LINES
+    if len(lines) > most:
+        findings.add(path, most, f"{len(lines)} lines, at most {most}")
+    columns = LINE_COLUMNS if path.endswith((".c", ".h", ".cu", ".cuh", ".cc")) else SCRIPT_COLUMNS
+    wide = [number for number, line in enumerate(lines, 1)
+            if len(line) > columns and not path.endswith(".def") and "http" not in line]
+    if wide:
+        findings.add(path, wide[0], f"{len(wide)} lines of more than {columns} columns")
     for number, line in enumerate(lines, 1):
-        if len(line) > LINE_COLUMNS and not path.endswith(".def") and "http" not in line:
-            findings.add(path, number, f"{len(line)} columns, at most {LINE_COLUMNS}")
         if line != line.rstrip() or "\t" in line:
             findings.add(path, number, "trailing blank or tab")
 
@@ -193,8 +200,9 @@ def check(root):
             check_includes(path, text, files, findings)
             check_lines(path, text, findings)
             check_functions(path, code, findings)
-            check_calls(path, code, findings)
-            if path.endswith((".h", ".cuh")):
+            if path.startswith(("server/", "kernels/", "client/")):
+                check_calls(path, code, findings)
+            if path.endswith(".h"):
                 check_guard(path, text, findings)
         elif path.endswith((".py", ".sh", ".cmake", "CMakeLists.txt")) or path == "dev":
             check_lines(path, text, findings)
