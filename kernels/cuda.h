@@ -65,6 +65,12 @@ void row_kernel_unload(struct row_kernel *kernel);
 // Takes 16-byte accesses where every pointer and stride allows them, else the scalar variant. rows = 0 is no launch.
 int row_kernel_run(const struct row_kernel *kernel, const struct row_args *args, struct CUstream_st *stream);
 
+// ---- products ---------------------------------------------------------------------------------------------------------
+// y [m, n] = epilogue(x [m, k] W^T): in[0] is x, in[1] is W [n, k], and epilogue operands are in[op.operand] (a step's
+// inputs as they stand). Any m, n, k >= 1 and any alignment: the tensor-core kernel where the operands allow it (16-bit x and
+// W of one dtype, 16-byte rows), else the simple one. y must not overlap an input, except that EPI_ADD's operand may be y.
+int linear_run(const struct linear_problem *problem, const struct view *in, const struct view *y, int64_t m, struct CUstream_st *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -30,7 +30,7 @@ static int compare_float(const void *a, const void *b) {
 }
 
 // Microseconds of one `launch(arg)`; `n` launches a graph, at least 15 replays or about 0.15 s.
-static double bench_us(void (*launch)(void *arg), void *arg, int n) {
+static inline double bench_us(void (*launch)(void *arg), void *arg, int n) {
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   cudaEvent_t start, stop;
@@ -65,7 +65,7 @@ static double bench_us(void (*launch)(void *arg), void *arg, int n) {
 }
 
 // N(0,1) times `scale`: 2^20 host samples, tiled with a prime period so that rows differ.
-static void *bench_normal(enum dtype dtype, int64_t n, double scale) {
+static inline void *bench_normal(enum dtype dtype, int64_t n, double scale) {
   enum { PERIOD = 1048573 };
   static float samples[PERIOD];
   size_t es = dtype_bytes(dtype);
@@ -98,13 +98,13 @@ struct bench_copy {
   size_t bytes;
 };
 
-static void bench_copy_launch(void *arg) {
+static inline void bench_copy_launch(void *arg) {
   struct bench_copy *c = arg;
   CHECK_CUDA(cudaMemcpyAsync(c->to, c->from, c->bytes, cudaMemcpyDeviceToDevice, bench_stream));
 }
 
 // Time of copying `bytes` (read once, written once): the floor of a kernel that reads and writes as much.
-static double bench_copy_us(void *to, void *from, size_t bytes) {
+static inline double bench_copy_us(void *to, void *from, size_t bytes) {
   struct bench_copy copy = {to, from, bytes};
   return bench_us(bench_copy_launch, &copy, 10);
 }

