@@ -120,7 +120,7 @@ static enum status make_requests(struct bench *bench, struct error *err) {
 static int64_t slice_of(const struct bench_options *o, int64_t callers) {
   if (!o->ab) return 0;
   if (o->slice_calls) return o->slice_calls;
-  return callers == 1 ? 1 : 8 * callers;
+  return callers == 1 ? 1 : 4 * callers;
 }
 
 static enum status run_level(struct bench *bench, int index, const struct call_method *method,

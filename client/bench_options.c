@@ -72,7 +72,7 @@ static const struct option_row rows[] = {
      "figure and its confidence interval",
      0, 0},
     {"ab-slice", OPTION_COUNT, OFFSET(slice_calls), "N",
-     "calls in a slice (default: 8 a caller, and 1 with a single caller)", 1, 1 << 20},
+     "calls in a slice (default: 4 a caller, and 1 with a single caller)", 1, 1 << 20},
     {NULL, OPTION_FLAG, 0, NULL, "Output", 0, 0},
     {"json", OPTION_TEXT, OFFSET(json), "FILE", "write all figures as JSON; - is standard output",
      0, 0},

@@ -74,6 +74,10 @@ struct pb_reader pb_reader_of(struct slice bytes) {
 }
 
 bool pb_read_varint(struct pb_reader *reader, uint64_t *value) {
+  if (reader->at < reader->end && *reader->at < 0x80) { // most tags and lengths
+    *value = *reader->at++;
+    return true;
+  }
   uint64_t result = 0;
   for (unsigned shift = 0; shift < 70; shift += 7) {
     if (reader->at == reader->end) {

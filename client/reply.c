@@ -22,23 +22,28 @@ enum {
   OUTPUT_CONTENTS = 5,
 };
 
-static const char *const cost_names[COST_COUNT] = {
-    [COST_QUEUE_US] = "queue_us",
-    [COST_COPY_IN_US] = "copy_in_us",
-    [COST_COMPUTE_US] = "compute_us",
-    [COST_COPY_OUT_US] = "copy_out_us",
-    [COST_TOTAL_US] = "total_us",
-    [COST_BATCH_REQUESTS] = "batch_requests",
-    [COST_BATCH_TOKENS] = "batch_tokens",
-    [COST_KERNELS] = "kernels",
-    [COST_READ_BYTES] = "hbm_read_bytes",
-    [COST_WRITE_BYTES] = "hbm_write_bytes",
-    [COST_UNFUSED_BYTES] = "hbm_unfused_bytes",
-    [COST_GBPS] = "achieved_gbps",
+#define KEY(text)                                                                                  \
+  { text, sizeof(text) - 1 }
+static const struct cost_key {
+  const char *name;
+  size_t bytes;
+} cost_keys[COST_COUNT] = {
+    [COST_QUEUE_US] = KEY("queue_us"),
+    [COST_COPY_IN_US] = KEY("copy_in_us"),
+    [COST_COMPUTE_US] = KEY("compute_us"),
+    [COST_COPY_OUT_US] = KEY("copy_out_us"),
+    [COST_TOTAL_US] = KEY("total_us"),
+    [COST_BATCH_REQUESTS] = KEY("batch_requests"),
+    [COST_BATCH_TOKENS] = KEY("batch_tokens"),
+    [COST_KERNELS] = KEY("kernels"),
+    [COST_READ_BYTES] = KEY("hbm_read_bytes"),
+    [COST_WRITE_BYTES] = KEY("hbm_write_bytes"),
+    [COST_UNFUSED_BYTES] = KEY("hbm_unfused_bytes"),
+    [COST_GBPS] = KEY("achieved_gbps"),
 };
 
 const char *cost_name(enum cost cost) {
-  return (unsigned)cost < COST_COUNT ? cost_names[cost] : "?";
+  return (unsigned)cost < COST_COUNT ? cost_keys[cost].name : "?";
 }
 
 static void copy_text(char out[REPLY_TEXT_BYTES], struct slice text) {
@@ -47,11 +52,16 @@ static void copy_text(char out[REPLY_TEXT_BYTES], struct slice text) {
   out[n] = 0;
 }
 
+// A server writes its parameters in the same order each time: the search begins where the last one
+// ended.
 static void store_number(struct reply_cost *cost, struct slice key, double value) {
   for (int i = 0; i < COST_COUNT; i++) {
-    if (!slice_is(key, cost_names[i])) continue;
-    cost->value[i] = value;
-    cost->present |= 1u << i;
+    const int at = (cost->next_key + i) % COST_COUNT;
+    if (cost_keys[at].bytes != key.bytes || memcmp(key.data, cost_keys[at].name, key.bytes) != 0)
+      continue;
+    cost->value[at] = value;
+    cost->present |= 1u << at;
+    cost->next_key = (at + 1) % COST_COUNT;
     return;
   }
 }
@@ -98,6 +108,7 @@ bool reply_scan_cost(struct slice captured, struct reply_cost *cost) {
   struct pb_reader reader = pb_reader_of(captured);
   struct pb_field field;
   cost->present = 0;
+  cost->next_key = 0;
   cost->fusion[0] = cost->device[0] = cost->batch_close[0] = 0;
   while (pb_next(&reader, &field)) {
     if (field.number != RESPONSE_PARAMETERS || field.type != PB_BYTES) continue;

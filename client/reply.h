@@ -29,6 +29,7 @@ const char *cost_name(enum cost cost); // the parameter's key: "queue_us"
 
 struct reply_cost {
   uint32_t present; // bit per enum cost
+  int next_key;     // where the look-up of the next key begins
   double value[COST_COUNT];
   char fusion[REPLY_TEXT_BYTES], device[REPLY_TEXT_BYTES],
       batch_close[REPLY_TEXT_BYTES]; // "" when absent

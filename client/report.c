@@ -131,8 +131,9 @@ static void traffic_table(struct report *report, FILE *out) {
       cell(out, 10, 3, result_cost_mean(variant, COST_WRITE_BYTES) / 1e6);
       cell(out, 10, 3, moved / 1e6);
       cell(out, 14, 3, unfused / 1e6);
-      cell(out, 7, 1, 100 * (1 - moved / unfused));
-      fputs(isnan(moved / unfused) ? " " : "%", out);
+      const double saved = round(1000 * (1 - moved / unfused)) / 10;
+      cell(out, 7, 1, saved + 0.0); // turns -0 into 0
+      fputs(isnan(saved) ? " " : "%", out);
       cell(out, 8, 2, result_cost_mean(variant, COST_GBPS));
       fputc('\n', out);
     }

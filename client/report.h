@@ -18,7 +18,7 @@ struct report {
   const char *fusion[RESULT_VARIANTS]; // as asked; NULL: the server's default
   const char *server;                  // name and version from its metadata; may be ""
   int connections, n_payloads;
-  int64_t slice_calls; // > 0: A/B. 0 there with `ab` means: 8 calls a caller, 1 for a single caller
+  int64_t slice_calls; // > 0: A/B. 0 there with `ab` means: 4 calls a caller, 1 for a single caller
   int64_t seed, warmup_ns, duration_ns, requests, deadline_ns, batch;
   bool ab, poisson;
   struct level levels[SPEC_LIST_MAX];
