@@ -53,7 +53,8 @@ def findings_of(files):
 class TidyTest(unittest.TestCase):
     def test_the_tree_keeps_the_house_rules(self):
         found = tidy.check(ROOT)
-        self.assertFalse(found, "\n" + "\n".join(found))
+        if found:
+            self.fail(f"{len(found)} findings:\n" + "\n".join(found))
 
     def test_every_kind_of_fault_is_found(self):
         for path, content, expected in FAULTS:
