@@ -43,38 +43,55 @@ static void *filled(size_t n, enum dtype dtype) {
   return out;
 }
 
-// GFLOP/s of slice 0 of two, over `rows` rows.
-static double measure(const struct linear_problem *problem, enum product_kind kind, int32_t rows, int copies,
-                      const struct cpu_features *features) {
+struct subject { // one kind of product, ready to run
   struct product *products[COPIES];
+  struct product_run run;
+  struct view operands[EPILOGUE_MAX];
+};
+
+static void prepare(struct subject *s, const struct linear_problem *problem, enum product_kind kind, int32_t rows,
+                    int copies, const struct cpu_features *features) {
   const char *why = "";
   struct product_spec spec = {.problem = *problem, .x_stride = problem->k, .y_stride = problem->n, .n_slices = 2,
                               .n_threads = 1, .kind = kind, .features = features, .ops = cpu_ops_for(features->isa)};
   for (int i = 0; i < copies; i++) {
-    products[i] = product_create(&spec, read_rows, (void *)(uintptr_t)problem, &why);
-    if (!products[i]) printf("%s\n", why), exit(1);
+    s->products[i] = product_create(&spec, read_rows, (void *)(uintptr_t)problem, &why);
+    if (!s->products[i]) printf("%s\n", why), exit(1);
   }
-  void *x = filled((size_t)PRODUCT_ROWS * (size_t)problem->k, problem->x_dtype);
-  void *y = filled((size_t)PRODUCT_ROWS * (size_t)problem->n, problem->y_dtype);
-  void *residual = filled((size_t)PRODUCT_ROWS * (size_t)problem->n, problem->y_dtype);
-  void *bias = filled((size_t)problem->n, problem->y_dtype);
-  struct view operands[EPILOGUE_MAX];
+  size_t n = (size_t)problem->n;
+  void *bias = filled(n, problem->y_dtype), *residual = filled(PRODUCT_ROWS * n, problem->y_dtype);
   for (int i = 0; i < problem->n_epilogue; i++)
-    operands[i] = (struct view){problem->epilogue[i].kind == EPI_BIAS ? bias : residual, problem->n, problem->n, problem->y_dtype};
-  struct product_run run = {.rows = rows, .x = x, .y = y, .operands = operands,
-                            .workspace = aligned_alloc(64, (product_workspace_bytes(products[0]) + 64) & ~(size_t)63)};
-  double flops = 2.0 * rows * problem->k * (problem->n / 2), best = 1e9;
-  int turns = (int)(4e8 / (flops * copies)) + 1;
-  for (int repeat = 0; repeat < 5; repeat++) {
-    double start = cpu_seconds();
-    for (int t = 0; t < turns; t++)
-      for (int i = 0; i < copies; i++) product_run(products[i], &run);
-    double seconds = (cpu_seconds() - start) / (turns * copies);
-    if (seconds < best) best = seconds;
+    s->operands[i] = (struct view){problem->epilogue[i].kind == EPI_BIAS ? bias : residual, problem->n, problem->n,
+                                   problem->y_dtype};
+  s->run = (struct product_run){.rows = rows,
+                                .x = filled(PRODUCT_ROWS * (size_t)problem->k, problem->x_dtype),
+                                .y = filled(PRODUCT_ROWS * n, problem->y_dtype),
+                                .operands = s->operands,
+                                .workspace = aligned_alloc(64, (product_workspace_bytes(s->products[0]) + 64) & ~(size_t)63)};
+}
+
+static double seconds_of(const struct subject *s, int copies) {
+  double start = cpu_seconds();
+  for (int i = 0; i < copies; i++) product_run(s->products[i], &s->run);
+  return (cpu_seconds() - start) / copies;
+}
+
+// GFLOP/s of slice 0 of two, over `rows` rows: the best of many short turns, the two kinds in turn. (Leaks: a bench.)
+static void compare(const struct linear_problem *problem, int32_t rows, int copies, const struct cpu_features *features,
+                    double gflops[2]) {
+  static struct subject subjects[2];
+  double best[2] = {1e9, 1e9};
+  prepare(&subjects[0], problem, PRODUCT_LIBRARY, rows, copies, features);
+  prepare(&subjects[1], problem, PRODUCT_OWN, rows, copies, features);
+  for (int repeat = 0; repeat < 40; repeat++) {
+    for (int i = 0; i < 2; i++) {
+      double seconds = seconds_of(&subjects[i], copies);
+      if (seconds < best[i]) best[i] = seconds;
+    }
   }
-  for (int i = 0; i < copies; i++) product_destroy(products[i]);
-  free(x), free(y), free(residual), free(bias), free(run.workspace);
-  return flops / best * 1e-9;
+  for (int i = 0; i < 2; i++) gflops[i] = 2.0 * rows * problem->k * (problem->n / 2) / best[i] * 1e-9;
+  for (int i = 0; i < 2; i++)
+    for (int c = 0; c < copies; c++) product_destroy(subjects[i].products[c]);
 }
 
 int main(int argc, char **argv) {
@@ -109,9 +126,10 @@ int main(int argc, char **argv) {
     memcpy(problem.epilogue, shapes[s].epilogue, sizeof shapes[s].epilogue);
     for (int r = 0; r < n_rows; r++) {
       char name[64];
+      double gflops[2];
       snprintf(name, sizeof name, "%dx%d %s", problem.k, problem.n / 2, shapes[s].name);
-      printf("%-24s %5d %9.1f %9.1f\n", name, rows[r], measure(&problem, PRODUCT_LIBRARY, rows[r], copies, &features),
-             measure(&problem, PRODUCT_OWN, rows[r], copies, &features));
+      compare(&problem, rows[r], copies, &features, gflops);
+      printf("%-24s %5d %9.1f %9.1f\n", name, rows[r], gflops[0], gflops[1]);
     }
   }
   return 0;

@@ -67,21 +67,28 @@ AMX static void micro_upper(const uint16_t *x, int64_t stride, const uint16_t *w
   _tile_stored(1, out + 16, OWN_GROUP_COLS * 4);
 }
 
+// Columns [first, first + cols) of the slice: sums of a block of rows, then the epilogue.
+AMX static void run_group(const struct product_call *c, int32_t first, int32_t cols, int32_t begin, int32_t rows,
+                          void (*epilogue_run)(const struct epilogue_call *call)) {
+  int32_t upper = rows < 16 ? rows : 16;
+  const uint16_t *x = (const uint16_t *)c->x + begin * c->x_stride;
+  for (int32_t col = 0; col < cols; col += AMX_COLS) {
+    const uint16_t *w = (const uint16_t *)c->weights + (int64_t)(first + col) * c->k;
+    if (rows > upper) micro_both(x, c->x_stride, upper, w, c->k, c->sums + col);
+    else micro_upper(x, c->x_stride, w, c->k, c->sums + col);
+  }
+  epilogue_rectangle(&c->epilogue, c->sums, OWN_GROUP_COLS, begin, rows, first, cols, epilogue_run);
+}
+
 AMX void amx_product_run(const struct product_call *c, void (*epilogue_run)(const struct epilogue_call *call)) {
-  int32_t blocks = (c->rows + 31) / 32;
+  int32_t blocks = (c->rows + 31) / 32, configured = 0;
   for (int32_t first = 0; first < c->n; first += OWN_GROUP_COLS) {
     int32_t cols = c->n - first < OWN_GROUP_COLS ? c->n - first : OWN_GROUP_COLS;
     for (int32_t b = 0; b < blocks; b++) {
       int32_t begin = c->rows * b / blocks, rows = c->rows * (b + 1) / blocks - begin;
-      int32_t upper = rows < 16 ? rows : 16;
-      const uint16_t *x = (const uint16_t *)c->x + begin * c->x_stride;
-      configure(upper, rows - upper);
-      for (int32_t col = 0; col < cols; col += AMX_COLS) {
-        const uint16_t *w = (const uint16_t *)c->weights + (int64_t)(first + col) * c->k;
-        if (rows > upper) micro_both(x, c->x_stride, upper, w, c->k, c->sums + col);
-        else micro_upper(x, c->x_stride, w, c->k, c->sums + col);
-      }
-      epilogue_rectangle(&c->epilogue, c->sums, OWN_GROUP_COLS, begin, rows, first, cols, epilogue_run);
+      if (rows != configured) configure(rows < 16 ? rows : 16, rows < 16 ? 0 : rows - 16);
+      configured = rows;
+      run_group(c, first, cols, begin, rows, epilogue_run);
     }
   }
   _tile_release();

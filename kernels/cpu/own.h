@@ -22,8 +22,8 @@ struct product_call {
   struct epilogue_call epilogue;
 };
 
-#define OWN_GROUP_COLS 256 // columns between two epilogues
-#define OWN_SUMS_FLOATS (32 * OWN_GROUP_COLS)
+#define OWN_GROUP_COLS 64 // columns between two epilogues
+#define OWN_SUMS_FLOATS (64 * OWN_GROUP_COLS)
 
 // Packed bytes of an [n, k] slice, and packing from row-major [n, k].
 size_t own_f32_bytes(int32_t n, int32_t k, int32_t panel_cols);

@@ -12,37 +12,75 @@
 #define MR 6
 #endif
 #define PANEL (2 * VL)
-#define PREFETCH_BYTES 4096 // ahead in the stream of weights, which comes from beyond the second-level cache
+
+// Where rows 0..13 of x begin, as five pointers and one stride: row 7 is p[1] + 4 strides. Each address is then one
+// operand of a load (base + index * 1, 2, 4 or 8), and fourteen pointers need not fit the general registers.
+static const uint8_t row_base[14] = {0, 0, 0, 1, 0, 1, 2, 1, 0, 3, 3, 3, 4, 3};
+static const uint8_t row_step[14] = {0, 1, 2, 0, 4, 2, 0, 4, 8, 0, 1, 2, 0, 4};
+
+#define X_AT(r) (*(const float *)(p[row_base[r]] + row_step[r] * stride + 4 * ahead))
+
+// Keeps the compiler from working the pointers out again into one for each row.
+#define OPAQUE() __asm__("" : "+r"(p[0]), "+r"(p[1]), "+r"(p[2]), "+r"(p[3]), "+r"(p[4]), "+r"(stride))
+
+// Sums of row r are the variables lo##r and hi##r, not an array: they must never leave the registers.
+#define EACH_ROW(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13)
+#define DECLARE(r) vf lo##r = {0}, hi##r = {0};
+#define MULTIPLY(r) \
+  if (rows > r) { \
+    vf b = vf_set(X_AT(r)); \
+    lo##r += b * w0; \
+    hi##r += b * w1; \
+  }
+#define STORE(r) \
+  if (rows > r) { \
+    vf_store(out + r * OWN_GROUP_COLS, lo##r); \
+    vf_store(out + r * OWN_GROUP_COLS + VL, hi##r); \
+  }
+#define STEP(k_ahead) \
+  do { \
+    enum { ahead = k_ahead }; \
+    const float *at = w + ahead * PANEL; \
+    vf w0 = vf_load(at), w1 = vf_load(at + VL); \
+     \
+    EACH_ROW(MULTIPLY) \
+  } while (0)
 
 INLINE void micro(const int rows, const float *x, int64_t x_stride, const float *w, int32_t k, float *out,
-                  int64_t out_stride, const bool prefetch) {
-  vf a[MR][2];
-  for (int r = 0; r < rows; r++) a[r][0] = a[r][1] = (vf){0};
-  for (int32_t i = 0; i < k; i++, w += PANEL) {
-    vf w0 = vf_load(w), w1 = vf_load(w + VL);
-    if (prefetch) {
-      __builtin_prefetch((const char *)w + PREFETCH_BYTES, 0, 2);
-      if (SIMD_BYTES == 64) __builtin_prefetch((const char *)w + PREFETCH_BYTES + 64, 0, 2);
-    }
-    for (int r = 0; r < rows; r++) {
-      vf b = vf_set(x[r * x_stride + i]);
-      a[r][0] += b * w0;
-      a[r][1] += b * w1;
-    }
+                  const char *next, const int lines) {
+  EACH_ROW(DECLARE)
+  int64_t stride = x_stride * 4; // bytes
+  const char *p[5];              // rows 0, 3, 6, 9, 12
+  for (int i = 0; i < 5; i++) p[i] = (const char *)x + 3 * i * stride;
+  int32_t i = 0;
+  for (; i + 4 <= k; i += 4, w += 4 * PANEL) {
+    OPAQUE();
+    STEP(0);
+    STEP(1);
+    STEP(2);
+    STEP(3);
+    for (int j = 0; j < lines; j++) __builtin_prefetch(next + 64 * j, 0, 2);
+    next += 64 * lines;
+    for (int j = 0; j < 5; j++) p[j] += 16;
   }
-  for (int r = 0; r < rows; r++) {
-    vf_store(out + r * out_stride, a[r][0]);
-    vf_store(out + r * out_stride + VL, a[r][1]);
+  for (; i < k; i++, w += PANEL) {
+    STEP(0);
+    for (int j = 0; j < 5; j++) p[j] += 4;
   }
+  EACH_ROW(STORE)
 }
 
 #define MICRO_CASE(n) \
   case n: \
-    if (prefetch) micro(n, x, x_stride, w, k, out, OWN_GROUP_COLS, true); \
-    else micro(n, x, x_stride, w, k, out, OWN_GROUP_COLS, false); \
+    if (lines == 8) micro(n, x, x_stride, w, k, out, next, 8); \
+    else if (lines == 4) micro(n, x, x_stride, w, k, out, next, 4); \
+    else micro(n, x, x_stride, w, k, out, next, 2); \
     break;
 
-static void micro_rows(int rows, const float *x, int64_t x_stride, const float *w, int32_t k, float *out, bool prefetch) {
+// `next`: weights that will be needed soon and may lie in memory; `lines` of them are fetched into the second-level
+// cache for every four of k.
+static void micro_rows(int rows, const float *x, int64_t x_stride, const float *w, int32_t k, float *out,
+                       const char *next, int lines) {
   switch (rows) {
     MICRO_CASE(1)
     MICRO_CASE(2)
@@ -64,25 +102,27 @@ static void micro_rows(int rows, const float *x, int64_t x_stride, const float *
   }
 }
 
-// Columns [first, first + cols) of the slice: sums, then the epilogue, a block of rows at a time.
+// Columns [first, first + cols) of the slice: sums of all rows, panel by panel, then the epilogue. While the blocks of
+// rows work on one panel, each fetches its share of the next one, so that memory is read evenly and ahead of need.
 static void run_group(const struct product_call *c, int32_t first, int32_t cols) {
   int32_t blocks = (c->rows + MR - 1) / MR;
-  for (int32_t b = 0; b < blocks; b++) {
-    int32_t begin = c->rows * b / blocks, rows = c->rows * (b + 1) / blocks - begin;
-    const float *x = (const float *)c->x + begin * c->x_stride;
-    for (int32_t col = 0; col < cols; col += PANEL) {
-      const float *w = (const float *)c->weights + (int64_t)(first + col) * c->k;
-      micro_rows(rows, x, c->x_stride, w, c->k, c->sums + col, b == 0);
+  int lines = blocks == 1 ? 8 : blocks == 2 ? 4 : 2;
+  for (int32_t col = 0; col < cols; col += PANEL) {
+    const float *w = (const float *)c->weights + (int64_t)(first + col) * c->k;
+    const char *next = (const char *)(w + (int64_t)PANEL * c->k);
+    for (int32_t b = 0; b < blocks; b++) {
+      int32_t begin = c->rows * b / blocks, rows = c->rows * (b + 1) / blocks - begin;
+      micro_rows(rows, (const float *)c->x + begin * c->x_stride, c->x_stride, w, c->k,
+                 c->sums + begin * OWN_GROUP_COLS + col, next, lines);
+      next += (int64_t)lines * 16 * c->k;
     }
-    epilogue_rectangle(&c->epilogue, c->sums, OWN_GROUP_COLS, begin, rows, first, cols, SIMD_NAME(epilogue_run));
   }
+  epilogue_rectangle(&c->epilogue, c->sums, OWN_GROUP_COLS, 0, c->rows, first, cols, SIMD_NAME(epilogue_run));
 }
 
 void SIMD_NAME(product_f32_run)(const struct product_call *call) {
-  // Panels of a group are read again by every block of rows, so a group's weights should stay in the second-level cache.
-  int32_t group = OWN_GROUP_COLS;
-  for (int32_t first = 0; first < call->n; first += group) {
-    int32_t cols = call->n - first < group ? call->n - first : group;
+  for (int32_t first = 0; first < call->n; first += OWN_GROUP_COLS) {
+    int32_t cols = call->n - first < OWN_GROUP_COLS ? call->n - first : OWN_GROUP_COLS;
     run_group(call, first, cols);
   }
 }
