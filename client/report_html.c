@@ -81,8 +81,9 @@ static void fill_traffic(struct svg_chart *chart, int column, struct variant_res
 
 static void charts(struct report *report, struct svg_chart *chart, FILE *out) {
   const bool many = report->n_levels > 1;
-  *chart = (struct svg_chart){
-      .title = many ? "Latency by level" : "Latency", .unit = "ms", .n_series = REPORT_PERCENTILES};
+  *chart = (struct svg_chart){.title = many ? "Latency by callers or rate" : "Latency",
+                              .unit = "ms",
+                              .n_series = REPORT_PERCENTILES};
   for (int p = 0; p < REPORT_PERCENTILES; p++)
     chart->series[p] = report_fraction_names[p];
   fill_all(report, chart, fill_latency);
@@ -116,7 +117,8 @@ static void ratios(const struct report *report, FILE *out) {
     for (int m = 0; m < AB_METRICS; m++) {
       char point[SVG_LABEL_BYTES];
       level_label(report, &report->levels[i], -1, point, sizeof point);
-      snprintf(rows[n].label, sizeof rows[n].label, "%s, %s", names[m], point);
+      snprintf(rows[n].label, sizeof rows[n].label, "%s, %s caller%s", names[m], point,
+               report->levels[i].callers == 1 ? "" : "s");
       rows[n++].estimate = report->levels[i].result.estimate[m];
     }
   }

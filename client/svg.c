@@ -34,8 +34,8 @@ void svg_escape(FILE *out, const char *text) {
 double svg_nice_top(double highest) {
   if (!(highest > 0)) return 1;
   const double power = pow(10, floor(log10(highest)));
-  static const double steps[] = {1, 2, 5, 10};
-  for (int i = 0; i < 4; i++) {
+  static const double steps[] = {1, 1.2, 1.6, 2, 2.4, 3.2, 4, 5, 6, 8, 10};
+  for (int i = 0; i < 11; i++) {
     if (steps[i] * power >= highest * (1 - 1e-9)) return steps[i] * power;
   }
   return 10 * power;
@@ -73,7 +73,7 @@ static void frame(FILE *out, const struct svg_chart *chart, double top) {
     const double y = y_of(top * i / 4, top);
     fprintf(out, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" class=\"grid\"/>", LEFT,
             WIDTH - RIGHT, y, y);
-    fprintf(out, "<text x=\"%d\" y=\"%.1f\" class=\"tick end\">%.4g</text>\n", LEFT - 6, y + 4,
+    fprintf(out, "<text x=\"%d\" y=\"%.1f\" class=\"tick end\">%.6g</text>\n", LEFT - 6, y + 4,
             top * i / 4);
   }
   fprintf(out, "<text x=\"0\" y=\"%d\" class=\"tick\">", TOP - 10);
@@ -102,7 +102,7 @@ static void category_labels(FILE *out, const struct svg_chart *chart) {
 }
 
 void svg_bars(FILE *out, const struct svg_chart *chart, bool stacked) {
-  if (chart->n_categories == 0) return;
+  if (!(highest_of(chart, stacked) > 0)) return;
   const double top = svg_nice_top(highest_of(chart, stacked));
   const double step = (double)PLOT_WIDTH / chart->n_categories;
   const double group = step * 0.72 < 160 ? step * 0.72 : 160;
@@ -131,7 +131,7 @@ void svg_bars(FILE *out, const struct svg_chart *chart, bool stacked) {
 }
 
 void svg_lines(FILE *out, const struct svg_chart *chart) {
-  if (chart->n_categories == 0) return;
+  if (!(highest_of(chart, false) > 0)) return;
   const double top = svg_nice_top(highest_of(chart, false));
   const double step = (double)PLOT_WIDTH / chart->n_categories;
   frame(out, chart, top);
@@ -182,7 +182,7 @@ void svg_ratios(FILE *out, const char *title, const struct svg_ratio *rows, int 
     }
     fprintf(out, "<circle cx=\"%.1f\" cy=\"%d\" r=\"4.5\" class=\"s0\"/>",
             left + (e->ratio - from) * scale, y);
-    fprintf(out, "<text x=\"%d\" y=\"%d\" class=\"tick end\">%.3f [%.3f, %.3f]</text>\n", WIDTH - 2,
+    fprintf(out, "<text x=\"%d\" y=\"%d\" class=\"tick end\">%.3f [%.3f, %.3f]</text>\n", WIDTH - 8,
             y + 4, e->ratio, e->low, e->high);
   }
   fputs("</svg>\n", out);

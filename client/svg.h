@@ -1,5 +1,6 @@
 // Three small charts as inline SVG, for the HTML report: grouped or stacked bars, lines over
-// categories, ratios with intervals. NAN values are left out. Pure text to a FILE.
+// categories, ratios with intervals. NAN values are left out, and so is a
+// chart without a value above 0. Pure text to a FILE.
 #ifndef CLIENT_SVG_H
 #define CLIENT_SVG_H
 
@@ -28,7 +29,7 @@ void svg_escape(FILE *out, const char *text); // for element content and quoted 
 void svg_bars(FILE *out, const struct svg_chart *chart, bool stacked);
 void svg_lines(FILE *out, const struct svg_chart *chart);
 void svg_ratios(FILE *out, const char *title, const struct svg_ratio *rows, int n);
-double
-svg_nice_top(double highest); // the axis' end: 1, 2 or 5 times a power of ten, not below `highest`
+double svg_nice_top(
+    double highest); // the axis' end: a round number with round quarters, not below `highest`
 
 #endif

@@ -1,0 +1,174 @@
+// Reports of a made-up result: every number once, well-formed text, nothing lost.
+#include "client/file.h"
+#include "client/report.h"
+#include "client/svg.h"
+#include "cmocka_all.h"
+#include <jansson.h>
+#include <math.h>
+#include <unistd.h>
+
+static struct report report;
+static char path[64];
+
+static int setup(void **state) {
+  (void)state;
+  report = (struct report){.url = "h:1",
+                           .model = "a<b>&\"c\",d",
+                           .input = "made up",
+                           .server = "s 1",
+                           .connections = 1,
+                           .fusion = {"on", "off"},
+                           .ab = true,
+                           .n_levels = 2};
+  for (int i = 0; i < 2; i++) {
+    struct level *level = &report.levels[i];
+    level->callers = 1 + 3 * i;
+    result_init(&level->result, 2, 1);
+    for (int n = 1; n <= 100; n++) {
+      for (int v = 0; v < 2; v++) {
+        uint8_t no_cost[1] = {0};
+        struct reply_cost cost;
+        const struct outcome outcome = {.variant = v,
+                                        .measured = true,
+                                        .in_window = true,
+                                        .latency_us = 1000.0 * n,
+                                        .tokens = 7,
+                                        .message = "",
+                                        .reply = {no_cost, 0}};
+        result_add(&level->result, &outcome, &cost);
+      }
+    }
+    const struct outcome failed = {
+        .measured = true, .status = STATUS_UNAVAILABLE, .message = "gone <away>"};
+    struct reply_cost cost;
+    result_add(&level->result, &failed, &cost);
+    for (int v = 0; v < 2; v++)
+      level->result.variant[v].seconds = 2;
+    const double pair[AB_METRICS][RESULT_VARIANTS] = {{1, 2}, {1, 2}, {1, 2}, {2, 1}};
+    for (int n = 0; n < 3; n++)
+      assert_int_equal(result_add_pair(&level->result, pair), 0);
+    assert_int_equal(result_estimate(&level->result, 1), 0);
+  }
+  snprintf(path, sizeof path, "/tmp/fusewire_report_XXXXXX");
+  const int fd = mkstemp(path);
+  if (fd >= 0) close(fd);
+  return fd >= 0 ? 0 : -1;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++)
+    result_free(&report.levels[i].result);
+  return unlink(path);
+}
+
+static char *contents(void) {
+  struct slice file;
+  struct error err;
+  assert_int_equal(file_read(path, &file, &err), 0);
+  return (char *)(uintptr_t)file.data;
+}
+
+static void json_holds_the_figures(void **state) {
+  (void)state;
+  struct error err;
+  assert_int_equal(report_json(&report, path, &err), 0);
+  json_t *root = json_load_file(path, 0, NULL);
+  assert_non_null(root);
+  assert_string_equal(json_string_value(json_object_get(root, "model")), report.model);
+  json_t *levels = json_object_get(root, "levels");
+  assert_int_equal(json_array_size(levels), 2);
+  json_t *level = json_array_get(levels, 1);
+  assert_int_equal(json_integer_value(json_object_get(level, "concurrency")), 4);
+  assert_int_equal(json_integer_value(json_object_get(level, "failed")), 1);
+  json_t *error = json_object_get(json_object_get(level, "errors"), "UNAVAILABLE");
+  assert_int_equal(json_integer_value(json_object_get(error, "count")), 1);
+  assert_string_equal(json_string_value(json_object_get(error, "first")), "gone <away>");
+  json_t *variant = json_array_get(json_object_get(level, "variants"), 1);
+  assert_string_equal(json_string_value(json_object_get(variant, "fusion")), "off");
+  assert_near(json_number_value(json_object_get(variant, "calls_per_s")), 50, 1e-9);
+  assert_near(json_number_value(json_object_get(variant, "tokens_per_s")), 350, 1e-9);
+  assert_near(json_number_value(json_object_get(json_object_get(variant, "latency_us"), "p99")),
+              99000, 1e-6);
+  assert_true(json_is_null(json_object_get(variant, "bytes_moved"))); // no reply said
+  json_t *ab = json_object_get(json_object_get(level, "ab"), "compute_us");
+  assert_near(json_number_value(json_object_get(ab, "ratio")), 2, 1e-9);
+  json_decref(root);
+}
+
+static int columns(const char *line) {
+  int n = 1;
+  bool quoted = false;
+  for (; *line && *line != '\n'; line++) {
+    if (*line == '"') quoted = !quoted;
+    n += *line == ',' && !quoted;
+  }
+  return n;
+}
+
+static void csv_lines_have_the_header_s_columns(void **state) {
+  (void)state;
+  struct error err;
+  assert_int_equal(report_csv(&report, path, &err), 0);
+  char *text = contents();
+  const int expected = columns(text);
+  int lines = 0;
+  for (const char *line = strchr(text, '\n') + 1; *line; line = strchr(line, '\n') + 1) {
+    assert_int_equal(columns(line), expected);
+    assert_memory_equal(line, "\"a<b>&\"\"c\"\",d\",closed,", 22);
+    lines++;
+  }
+  assert_int_equal(lines, 4);
+  free(text);
+}
+
+static void html_escapes_what_came_from_outside(void **state) {
+  (void)state;
+  struct error err;
+  assert_int_equal(report_html(&report, path, &err), 0);
+  char *text = contents();
+  assert_null(strstr(text, "<b>"));
+  assert_null(strstr(text, "<away>"));
+  assert_non_null(strstr(text, "a&lt;b&gt;&amp;&quot;c&quot;,d"));
+  assert_non_null(strstr(text, "</html>"));
+  assert_null(strstr(text, "nan"));
+  assert_null(strstr(text, "http")); // self-contained
+  free(text);
+}
+
+static void failures_are_printed_with_their_first_message(void **state) {
+  (void)state;
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  report_table(&report, out);
+  report_errors(&report, out);
+  fclose(out);
+  assert_non_null(strstr(text, "1 x UNAVAILABLE, the first: gone <away>"));
+  assert_non_null(strstr(text, "2.000 [ 2.000,  2.000]"));
+  assert_non_null(strstr(text, "99.000")); // p99 in ms
+  free(text);
+}
+
+static void axes_end_at_round_numbers(void **state) {
+  (void)state;
+  assert_near(svg_nice_top(97), 100, 1e-9);
+  assert_near(svg_nice_top(100), 100, 1e-9);
+  assert_near(svg_nice_top(101), 120, 1e-9);
+  assert_near(svg_nice_top(0.0031), 0.0032, 1e-12);
+  assert_near(svg_nice_top(0), 1, 0);
+  assert_near(svg_nice_top(NAN), 1, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(json_holds_the_figures),
+      TEST(csv_lines_have_the_header_s_columns),
+      TEST(html_escapes_what_came_from_outside),
+      TEST(failures_are_printed_with_their_first_message),
+      cmocka_unit_test(axes_end_at_round_numbers),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
