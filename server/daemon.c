@@ -54,11 +54,15 @@ static void largest_batch(const struct daemon *daemon, struct executor_options *
 }
 
 static enum status open_executors(struct daemon *daemon, struct error *err) {
+  struct model *models[LIMIT_MODELS];
+  int n_models = registry_count(daemon->parts.registry);
+  for (int i = 0; i < n_models; i++) models[i] = registry_at(daemon->parts.registry, i);
   for (int d = 0; d < daemon->parts.n_devices; d++) {
     struct executor_options options = {
         .backend = daemon->parts.backend, .device = daemon->parts.devices[d], .device_index = d,
         .n_loops = (int)daemon->conf->loops, .queue_requests = (int32_t)daemon->conf->queue_requests,
-        .lanes = (int)daemon->conf->lanes, .on_lost = wake_main};
+        .lanes = (int)daemon->conf->lanes, .models = models, .n_models = n_models,
+        .on_lost = wake_main};
     for (int i = 0; i < options.n_loops; i++) options.loop_wakes[i] = net_loop_wake(daemon->net, i);
     largest_batch(daemon, &options);
     enum status status = executor_open(&options, &daemon->executors[d], err);

@@ -23,6 +23,10 @@ struct executor {
   struct wake wake;
   struct port ports[LIMIT_LOOPS];
   pthread_t thread;
+  struct wake opened;               // the opener waits here
+  _Atomic bool warm;
+  enum status warm_status;          // before `warm`
+  struct error *warm_error;
   _Atomic bool stopping, cancels;
   _Atomic int32_t queued;
   bool stopped;
@@ -57,8 +61,22 @@ static bool take_submitted(struct executor *executor) {
   return any;
 }
 
+static enum status warm_all(struct executor *executor) {
+  for (int i = 0; i < executor->options.n_models; i++)
+    for (int mode = 0; mode < FUSION_MODES; mode++) {
+      const struct model *model = executor->options.models[i];
+      if (!model->fusion_available[mode]) continue;
+      enum status status = core_warm(executor->core, model, (enum fusion_mode)mode, executor->warm_error);
+      if (status != STATUS_OK) return status;
+    }
+  return STATUS_OK;
+}
+
 static void *executor_main(void *arg) {
   struct executor *executor = arg;
+  executor->warm_status = warm_all(executor);
+  atomic_store(&executor->warm, true);
+  wake_signal(&executor->opened);
   bool told = executor->options.on_lost == NULL;
   for (;;) {
     // The flag is read before the rings are emptied: what was submitted before the stop is seen below.
@@ -118,11 +136,18 @@ enum status executor_open(const struct executor_options *options, struct executo
   struct executor *executor = aligned_alloc(64, (sizeof *executor + 63) / 64 * 64);
   if (!executor) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for an executor");
   *executor = (struct executor){.options = *options};
+  executor->warm_error = err;
   wake_init(&executor->wake, NULL, NULL);
+  wake_init(&executor->opened, NULL, NULL);
   enum status status = ports_open(executor, err);
   if (status == STATUS_OK) status = core_of(executor, err);
   if (status == STATUS_OK && thread_start(executor) != 0)
     status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot start the executor's thread");
+  if (status == STATUS_OK) {
+    while (!atomic_load(&executor->warm)) wake_wait(&executor->opened, CLOCK_NEVER);
+    status = executor->warm_status;
+    if (status != STATUS_OK) executor_stop(executor);
+  }
   if (status != STATUS_OK) {
     core_close(executor->core);
     ports_close(executor);

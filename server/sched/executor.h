@@ -17,9 +17,12 @@ struct executor_options {
   int lanes;
   int64_t arena_bytes;            // largest arena of all models
   int32_t max_tokens, max_seqs;   // largest batch of all models
+  struct model *const *models;    // [n_models], run once each before executor_open returns; may be none
+  int n_models;
   void (*on_lost)(void *arg);     // once, on the executor's thread, when the device is gone; may be NULL
   void *lost_arg;
 };
+// Also fails when a model's first batch does.
 MUST_USE enum status executor_open(const struct executor_options *options, struct executor **out, struct error *err);
 // Loop thread `loop`. Moves the request; false (nothing moved): `queue_requests` of this loop wait, run or are done but not
 // reaped, or the executor is stopping.

@@ -1,0 +1,37 @@
+#include "fault/alloc.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+#define OFF INT64_MIN
+
+static _Atomic int64_t countdown = OFF;
+
+void fault_arm(int64_t nth) { atomic_store(&countdown, nth); }
+
+bool fault_disarm(void) {
+  int64_t left = atomic_exchange(&countdown, OFF);
+  return left < 0 && left != OFF; // -1 once it has fired
+}
+
+static bool fails(void) {
+  if (atomic_load_explicit(&countdown, memory_order_relaxed) < 0) return false; // off, or fired already
+  return atomic_fetch_sub(&countdown, 1) == 0;
+}
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t n, size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
+void *__real_aligned_alloc(size_t align, size_t bytes);
+char *__real_strdup(const char *text);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t n, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+void *__wrap_aligned_alloc(size_t align, size_t bytes);
+char *__wrap_strdup(const char *text);
+
+void *__wrap_malloc(size_t bytes) { return fails() ? NULL : __real_malloc(bytes); }
+void *__wrap_calloc(size_t n, size_t bytes) { return fails() ? NULL : __real_calloc(n, bytes); }
+void *__wrap_realloc(void *memory, size_t bytes) { return fails() ? NULL : __real_realloc(memory, bytes); }
+void *__wrap_aligned_alloc(size_t align, size_t bytes) { return fails() ? NULL : __real_aligned_alloc(align, bytes); }
+char *__wrap_strdup(const char *text) { return fails() ? NULL : __real_strdup(text); }
