@@ -121,6 +121,31 @@ static enum status check_flag(uint8_t flag, enum grpc_encoding encoding, struct 
   return error_set(err, STATUS_INTERNAL, "message is marked compressed, but grpc-encoding names no compression");
 }
 
+// A slab for at least `needed` bytes: all that was declared, unless that would be too far ahead; then eightfold steps, so
+// that little is copied twice.
+static enum status framer_grow(struct grpc_framer *framer, struct grpc_room *room, size_t needed, struct error *err) {
+  size_t bytes = framer->declared;
+  if (room->ahead_bytes - framer->ahead + (framer->declared - framer->filled) > room->ahead_limit) {
+    bytes = framer->slab ? framer->slab->capacity_bytes * 8 : GRPC_SMALL_SLAB_BYTES;
+    while (bytes < needed)
+      bytes *= 8;
+    bytes = bytes < framer->declared ? bytes : framer->declared;
+  }
+  struct slab *slab = slab_get(room->pool, bytes > 0 ? bytes : 1);
+  if (!slab)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                     "no room for a message of %" PRIu32 " bytes: limits.total_bytes is used up", framer->declared);
+  if (framer->filled > 0)
+    memcpy(slab->data, framer->slab->data, framer->filled);
+  if (framer->slab)
+    slab_put(room->pool, framer->slab);
+  framer->slab = slab;
+  framer->room = slab->capacity_bytes < framer->declared ? (uint32_t)slab->capacity_bytes : framer->declared;
+  room->ahead_bytes += framer->room - framer->filled - framer->ahead;
+  framer->ahead = framer->room - framer->filled;
+  return STATUS_OK;
+}
+
 // The prefix is complete: check it, count the declared length, take the first slab.
 static enum status framer_start(struct grpc_framer *framer, struct grpc_room *room, enum grpc_encoding encoding,
                                 struct error *err) {
@@ -138,31 +163,9 @@ static enum status framer_start(struct grpc_framer *framer, struct grpc_room *ro
                      "message of %" PRIu32 " bytes beside %" PRId64
                      " held for this connection is more than limits.connection_bytes (%" PRId64 ")",
                      framer->declared, room->held_bytes, room->connection_bytes);
-  size_t first = framer->declared < GRPC_FIRST_SLAB_BYTES ? framer->declared : GRPC_FIRST_SLAB_BYTES;
-  framer->slab = slab_get(room->pool, first > 0 ? first : 1);
-  if (!framer->slab)
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no room for a message of %" PRIu32 " bytes: limits.total_bytes is used up",
-                     framer->declared);
   framer->counted = framer->declared;
   room->held_bytes += framer->counted;
-  return STATUS_OK;
-}
-
-// Grows eightfold, so that little is copied twice, up to the declared length.
-static enum status framer_grow(struct grpc_framer *framer, struct grpc_room *room, size_t needed, struct error *err) {
-  size_t capacity = framer->slab->capacity_bytes;
-  while (capacity < needed)
-    capacity *= 8;
-  if (capacity > framer->declared)
-    capacity = framer->declared;
-  struct slab *larger = slab_get(room->pool, capacity);
-  if (!larger)
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                     "no room for a message of %" PRIu32 " bytes: limits.total_bytes is used up", framer->declared);
-  memcpy(larger->data, framer->slab->data, framer->filled);
-  slab_put(room->pool, framer->slab);
-  framer->slab = larger;
-  return STATUS_OK;
+  return framer_grow(framer, room, 0, err);
 }
 
 enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room, enum grpc_encoding encoding,
@@ -185,13 +188,15 @@ enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room,
   if (bytes > framer->declared - framer->filled)
     return error_set(err, STATUS_UNIMPLEMENTED, "more than one message in a unary call");
   size_t needed = framer->filled + bytes;
-  if (needed > framer->slab->capacity_bytes) {
+  if (needed > framer->room) {
     enum status status = framer_grow(framer, room, needed, err);
     if (status != STATUS_OK)
       return status;
   }
   memcpy(framer->slab->data + framer->filled, data, bytes);
   framer->filled += (uint32_t)bytes;
+  framer->ahead -= (uint32_t)bytes;
+  room->ahead_bytes -= (int64_t)bytes;
   return STATUS_OK;
 }
 
@@ -212,5 +217,6 @@ void grpc_framer_drop(struct grpc_framer *framer, struct grpc_room *room) {
   framer->slab = NULL;
   FW_ASSERT(room->held_bytes >= framer->counted);
   room->held_bytes -= framer->counted;
-  framer->counted = 0;
+  room->ahead_bytes -= framer->ahead;
+  framer->counted = framer->ahead = 0;
 }

@@ -25,22 +25,27 @@ size_t grpc_message_encode(const char *text, uint8_t out[GRPC_MESSAGE_ENCODED_BY
 #define GRPC_PREFIX_BYTES 5
 void grpc_prefix_write(uint8_t out[GRPC_PREFIX_BYTES], uint32_t message_bytes);
 
-// Where a connection's messages may go. `held_bytes` counts declared lengths of requests and sizes of answers.
+// Where a connection's messages may go. `held_bytes` counts declared lengths of requests and sizes of answers; `ahead_bytes`
+// is the part of the slabs that is allocated but not filled yet.
 struct grpc_room {
   struct slab_pool *pool;
   int64_t max_message_bytes; // limits.message_bytes
   int64_t connection_bytes;  // limits.connection_bytes
-  int64_t held_bytes;
+  int64_t ahead_limit;       // slabs may be allocated so far ahead of the bytes; then they grow as bytes come
+  int64_t held_bytes, ahead_bytes;
 };
 
-// Assembles the one message of a unary call from DATA bytes cut anywhere. The slab grows as bytes come, so that a declared
-// length alone costs nothing but its share of the connection's budget.
-#define GRPC_FIRST_SLAB_BYTES (256 * 1024)
+// Assembles the one message of a unary call from DATA bytes cut anywhere. As long as the connection is not too far ahead,
+// the slab has the message's size from the start and each byte is copied once. A peer that declares much and sends little
+// gets a small slab that grows, so that five bytes never cost more than a few KiB.
+#define GRPC_SMALL_SLAB_BYTES 4096
 struct grpc_framer {
   struct slab *slab;     // NULL before the prefix is complete
   uint32_t declared;     // length in the prefix
   uint32_t filled;       // bytes of the message so far
+  uint32_t room;         // bytes that fit without growing
   uint32_t counted;      // what this framer has added to room->held_bytes
+  uint32_t ahead;        // ... and to room->ahead_bytes
   uint8_t have;          // bytes of prefix so far
   uint8_t prefix[GRPC_PREFIX_BYTES];
 };

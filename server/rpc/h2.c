@@ -34,7 +34,12 @@ enum status h2_open(struct rpc *rpc, void *owner, int64_t now_ns, struct h2 **ou
   h2->owner = owner;
   h2->now_ns = h2->opened_ns = h2->idle_since_ns = now_ns;
   outq_init(&h2->outq, rpc->mem);
-  h2->room = (struct grpc_room){rpc->pool, rpc->limits.max_message_bytes, rpc->limits.connection_bytes, 0};
+  h2->room = (struct grpc_room){
+      .pool = rpc->pool,
+      .max_message_bytes = rpc->limits.max_message_bytes,
+      .connection_bytes = rpc->limits.connection_bytes,
+      .ahead_limit = 2 * rpc->limits.connection_window_bytes, // what may be in flight anyway, and as much again
+  };
   if (nghttp2_session_server_new3(&h2->session, rpc->callbacks, h2, rpc->option, &rpc->h2_mem) != 0 ||
       submit_settings(h2) != 0 || nghttp2_session_send(h2->session) != 0) {
     h2_close(h2);
@@ -54,7 +59,7 @@ void h2_lost(struct h2 *h2) {
 void h2_close(struct h2 *h2) {
   h2_lost(h2);
   outq_clear(&h2->outq);
-  FW_ASSERT(h2->room.held_bytes == 0 && h2->busy_bytes == 0);
+  FW_ASSERT(h2->room.held_bytes == 0 && h2->room.ahead_bytes == 0 && h2->busy_bytes == 0);
   nghttp2_session_del(h2->session);
   mem_give(h2->rpc->mem, h2);
 }

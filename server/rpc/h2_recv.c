@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct call *call_of_stream(struct h2 *h2, int32_t stream_id) {
-  return nghttp2_session_get_stream_user_data(h2->session, stream_id);
+struct call *h2_call_of_stream(struct h2 *h2, int32_t stream_id) {
+  if (!h2->recent || h2->recent->stream_id != stream_id)
+    h2->recent = nghttp2_session_get_stream_user_data(h2->session, stream_id);
+  return h2->recent;
 }
 
 // ---- a call begins and ends ----
@@ -25,7 +27,7 @@ static struct call *call_begin(struct h2 *h2, int32_t stream_id) {
   call->next = h2->calls;
   if (call->next)
     call->next->previous = call;
-  h2->calls = call;
+  h2->calls = h2->recent = call;
   h2->n_calls++;
   atomic_fetch_add_explicit(&rpc_metrics.calls_started, 1, memory_order_relaxed);
   return call;
@@ -47,6 +49,8 @@ void h2_call_end(struct call *call) {
   struct h2 *h2 = call->h2;
   if (h2->headers.call == call)
     h2->headers.call = NULL;
+  if (h2->recent == call)
+    h2->recent = NULL;
   if (call->state != CALL_ANSWERED) {
     if (call->state == CALL_HANDLING)
       call_cancel(call);
@@ -65,7 +69,7 @@ void h2_call_end(struct call *call) {
 
 int h2_on_stream_close(nghttp2_session *session, int32_t stream_id, uint32_t code, void *arg) {
   (void)session, (void)code;
-  struct call *call = call_of_stream(arg, stream_id);
+  struct call *call = h2_call_of_stream(arg, stream_id);
   if (call)
     h2_call_end(call);
   return 0;
@@ -81,7 +85,7 @@ int h2_on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, vo
   h2->headers_since_ns = h2->now_ns;
   block->trailers = frame->headers.cat != NGHTTP2_HCAT_REQUEST;
   if (block->trailers) {
-    block->call = call_of_stream(h2, frame->hd.stream_id);
+    block->call = h2_call_of_stream(h2, frame->hd.stream_id);
     return 0;
   }
   block->call = call_begin(h2, frame->hd.stream_id);
@@ -209,7 +213,7 @@ int h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream_id, const
   (void)flags;
   struct h2 *h2 = arg;
   h2->credit_bytes += bytes;
-  struct call *call = call_of_stream(h2, stream_id);
+  struct call *call = h2_call_of_stream(h2, stream_id);
   if (!call || call->state != CALL_RECEIVING)
     return 0; // refused already: read and forget
   struct grpc_framer *framer = &call->framer;
@@ -273,7 +277,7 @@ static void on_ping(struct h2 *h2, const nghttp2_frame *frame) {
 
 static void on_data_frame(struct h2 *h2, const nghttp2_frame *frame) {
   if (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) {
-    struct call *call = call_of_stream(h2, frame->hd.stream_id);
+    struct call *call = h2_call_of_stream(h2, frame->hd.stream_id);
     if (call)
       message_done(h2, call);
   } else if (frame->hd.length <= frame->data.padlen) {

@@ -149,7 +149,7 @@ static void headers_left(struct h2 *h2, const nghttp2_frame *frame) {
   guard_sent(&h2->guard);
   if (!(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
     return;
-  struct call *call = nghttp2_session_get_stream_user_data(h2->session, frame->hd.stream_id);
+  struct call *call = h2_call_of_stream(h2, frame->hd.stream_id);
   if (call && !call->remote_closed)
     (void)nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
 }

@@ -61,7 +61,7 @@ struct h2 {
   uint64_t credit_bytes;  // received, not yet given back to the connection's window
   struct guard guard;
   struct header_block headers;
-  struct call *calls;
+  struct call *calls, *recent; // recent: the last one looked up, which is most often the next one too
   uint32_t n_calls;
   int64_t now_ns;
   int64_t opened_ns, idle_since_ns, headers_since_ns, drain_since_ns;
@@ -85,6 +85,7 @@ int h2_on_invalid_header(nghttp2_session *session, const nghttp2_frame *frame, c
 int h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream_id, const uint8_t *data, size_t bytes, void *arg);
 int h2_on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *arg);
 int h2_on_stream_close(nghttp2_session *session, int32_t stream_id, uint32_t code, void *arg);
+struct call *h2_call_of_stream(struct h2 *h2, int32_t stream_id); // NULL: none, or refused
 // Ends a call whose stream or connection is gone: cancel hook if nobody answered, everything given back.
 void h2_call_end(struct call *call);
 

@@ -123,7 +123,7 @@ static int rig_up(void **state) {
   rig->budget.limit_bytes = 64 << 20;
   struct slab_pool_options options = {.max_slab_bytes = 32 << 20, .keep_bytes = 1 << 20, .budget = &rig->budget};
   assert_int_equal(slab_pool_open(&options, &rig->pool), STATUS_OK);
-  rig->room = (struct grpc_room){rig->pool, 4 << 20, 8 << 20, 0};
+  rig->room = (struct grpc_room){.pool = rig->pool, .max_message_bytes = 4 << 20, .connection_bytes = 8 << 20, .ahead_limit = 1 << 20};
   *state = rig;
   return 0;
 }
@@ -132,6 +132,7 @@ static int rig_down(void **state) {
   struct rig *rig = *state;
   grpc_framer_drop(&rig->framer, &rig->room);
   assert_int_equal(rig->room.held_bytes, 0);
+  assert_int_equal(rig->room.ahead_bytes, 0);
   assert_int_equal(slab_pool_used_bytes(rig->pool), 0);
   slab_pool_close(rig->pool);
   free(rig);
@@ -227,11 +228,24 @@ static void too_large_is_refused_at_once_and_nothing_is_allocated(void **state) 
   assert_int_equal(feed(rig, "\0\0\x40\0\0", 5), STATUS_OK); // exactly 4 MiB
 }
 
-static void declared_length_costs_one_small_slab(void **state) {
+static void declared_length_far_ahead_costs_one_small_slab(void **state) {
   struct rig *rig = *state;
-  assert_int_equal(feed(rig, "\0\0\x3F\xFF\xFFz", 6), STATUS_OK);
-  assert_int_equal(slab_pool_used_bytes(rig->pool), GRPC_FIRST_SLAB_BYTES);
+  assert_int_equal(feed(rig, "\0\0\x3F\xFF\xFFz", 6), STATUS_OK); // nearly 4 MiB: further ahead than 1 MiB
+  assert_int_equal(slab_pool_used_bytes(rig->pool), GRPC_SMALL_SLAB_BYTES);
   assert_int_equal(rig->room.held_bytes, 0x3FFFFF);
+  assert_int_equal(rig->room.ahead_bytes, GRPC_SMALL_SLAB_BYTES - 1);
+}
+
+static void message_not_far_ahead_has_its_slab_at_once(void **state) {
+  struct rig *rig = *state;
+  assert_int_equal(feed(rig, "\0\0\x10\0\0z", 6), STATUS_OK); // exactly 1 MiB
+  assert_int_equal(rig->framer.slab->capacity_bytes, 1 << 20);
+  assert_int_equal(rig->room.ahead_bytes, (1 << 20) - 1);
+  struct grpc_framer second = {0}; // and the next one must wait for bytes
+  assert_int_equal(grpc_framer_feed(&second, &rig->room, GRPC_IDENTITY, (const uint8_t *)"\0\0\0\x80\0", 5, NULL),
+                   STATUS_OK);
+  assert_int_equal(second.slab->capacity_bytes, GRPC_SMALL_SLAB_BYTES);
+  grpc_framer_drop(&second, &rig->room);
 }
 
 static void declared_lengths_count_against_the_connection(void **state) {
@@ -251,11 +265,14 @@ static void declared_lengths_count_against_the_connection(void **state) {
 static void used_up_total_is_refused_by_name_also_when_growing(void **state) {
   struct rig *rig = *state;
   rig->budget.limit_bytes = 512 << 10;
+  assert_int_equal(feed(rig, "\0\0\x10\0\0", 5), STATUS_RESOURCE_EXHAUSTED);
+  assert_non_null(strstr(rig->err.message, "limits.total_bytes"));
+  again(rig);
+  rig->room.ahead_limit = 0;
   static uint8_t chunk[200 << 10];
-  assert_int_equal(feed(rig, "\0\0\x10\0\0", 5), STATUS_OK); // 1 MiB: 256 KiB now
+  assert_int_equal(feed(rig, "\0\0\x10\0\0", 5), STATUS_OK); // 1 MiB in steps: 4, then 256 KiB
   assert_int_equal(feed(rig, chunk, sizeof chunk), STATUS_OK);
   assert_int_equal(feed(rig, chunk, sizeof chunk), STATUS_RESOURCE_EXHAUSTED);
-  assert_non_null(strstr(rig->err.message, "limits.total_bytes"));
   again(rig);
   assert_int_equal(atomic_load(&rig->budget.used_bytes), 0);
 }
@@ -263,6 +280,7 @@ static void used_up_total_is_refused_by_name_also_when_growing(void **state) {
 static void large_message_in_random_pieces_is_whole(void **state) {
   struct rig *rig = *state;
   test_random_seed(20261129);
+  rig->room.ahead_limit = (int64_t)(test_random() % (4 << 20)); // whole at once, or in steps
   uint32_t bytes = 3 << 20;
   uint8_t *message = malloc(bytes + 5);
   grpc_prefix_write(message, bytes);
@@ -297,7 +315,8 @@ int main(void) {
       FRAMER_TEST(second_message_is_unimplemented),
       FRAMER_TEST(flags_are_checked_before_anything_else),
       FRAMER_TEST(too_large_is_refused_at_once_and_nothing_is_allocated),
-      FRAMER_TEST(declared_length_costs_one_small_slab),
+      FRAMER_TEST(declared_length_far_ahead_costs_one_small_slab),
+      FRAMER_TEST(message_not_far_ahead_has_its_slab_at_once),
       FRAMER_TEST(declared_lengths_count_against_the_connection),
       FRAMER_TEST(used_up_total_is_refused_by_name_also_when_growing),
       FRAMER_TEST(large_message_in_random_pieces_is_whole),
