@@ -23,16 +23,25 @@ static double gelu_tanh(double x) {
   return x * sigmoid(2 * u);
 }
 
-static double silu(double x) { return x == -INFINITY ? 0 : x * sigmoid(x); }
+static double silu(double x) {
+  return x == -INFINITY ? 0 : x * sigmoid(x);
+}
 
 double ref_activate(enum activation act, double x) {
   switch (act) {
-  case ACT_GELU_ERF: return gelu_erf(x);
-  case ACT_GELU_TANH: return gelu_tanh(x);
-  case ACT_RELU: return isnan(x) ? x : x > 0 ? x : 0;
-  case ACT_SILU: return silu(x);
-  case ACT_TANH: return tanh(x);
-  case ACT_SIGMOID: return sigmoid(x);
-  default: return x;
+  case ACT_GELU_ERF:
+    return gelu_erf(x);
+  case ACT_GELU_TANH:
+    return gelu_tanh(x);
+  case ACT_RELU:
+    return isnan(x) ? x : x > 0 ? x : 0;
+  case ACT_SILU:
+    return silu(x);
+  case ACT_TANH:
+    return tanh(x);
+  case ACT_SIGMOID:
+    return sigmoid(x);
+  default:
+    return x;
   }
 }

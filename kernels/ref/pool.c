@@ -18,6 +18,7 @@ static double column(const double *x, int64_t rows, int64_t cols, char kind) {
 void ref_pool(double *y, const double *x, int64_t cols, const struct batch_geometry *g, char kind) {
   for (int32_t b = 0; b < g->n_seqs; b++) {
     int64_t first = g->cu_seqlens[b], rows = g->cu_seqlens[b + 1] - first;
-    for (int64_t c = 0; c < cols; c++) y[b * cols + c] = column(x + first * cols + c, rows, cols, kind);
+    for (int64_t c = 0; c < cols; c++)
+      y[b * cols + c] = column(x + first * cols + c, rows, cols, kind);
   }
 }

@@ -15,7 +15,8 @@ static double maximum(const double *x, int64_t cols) {
 void ref_reduce(double *y, const double *x, int64_t rows, int64_t cols, char kind) {
   for (int64_t r = 0; r < rows; r++, x += cols) {
     double sum = 0;
-    for (int64_t c = 0; c < cols; c++) sum += x[c];
+    for (int64_t c = 0; c < cols; c++)
+      sum += x[c];
     y[r] = kind == 'x' ? maximum(x, cols) : kind == 'm' ? sum / (double)cols : sum;
   }
 }

@@ -1,4 +1,5 @@
-// A row program, one row at a time, in double. The meaning of every instruction of kernels/types.h, written plainly.
+// A row program, one row at a time, in double. The meaning of every instruction of kernels/types.h,
+// written plainly.
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -16,22 +17,33 @@ struct machine {
 static double element(const struct view *view, int64_t row, int64_t col) {
   int64_t at = row * view->stride + col;
   switch (view->dtype) {
-  case DTYPE_F32: return (double)((const float *)view->data)[at];
-  case DTYPE_F16: return (double)f16_to_f32(((const uint16_t *)view->data)[at]);
-  case DTYPE_BF16: return (double)bf16_to_f32(((const uint16_t *)view->data)[at]);
-  case DTYPE_I64: return (double)((const int64_t *)view->data)[at];
-  case DTYPE_I32: return (double)((const int32_t *)view->data)[at];
-  default: return 0;
+  case DTYPE_F32:
+    return (double)((const float *)view->data)[at];
+  case DTYPE_F16:
+    return (double)f16_to_f32(((const uint16_t *)view->data)[at]);
+  case DTYPE_BF16:
+    return (double)bf16_to_f32(((const uint16_t *)view->data)[at]);
+  case DTYPE_I64:
+    return (double)((const int64_t *)view->data)[at];
+  case DTYPE_I32:
+    return (double)((const int32_t *)view->data)[at];
+  default:
+    return 0;
   }
 }
 
-static double *reg(const struct machine *m, int r) { return m->regs + (int64_t)r * m->program->cols; }
+static double *reg(const struct machine *m, int r) {
+  return m->regs + (int64_t)r * m->program->cols;
+}
 
 // Operand value at a column; a row scalar is the same in all of them.
-static double at(const struct machine *m, int r, int64_t col) { return reg(m, r)[m->scalar[r] ? 0 : col]; }
+static double at(const struct machine *m, int r, int64_t col) {
+  return reg(m, r)[m->scalar[r] ? 0 : col];
+}
 
-// ---- loads --------------------------------------------------------------------------------------------------------
-static double pooled(const struct machine *m, const struct view *x, enum row_input_class cls, int64_t col) {
+// ---- loads ----
+static double pooled(const struct machine *m, const struct view *x, enum row_input_class cls,
+                     int64_t col) {
   int64_t first = m->geometry->cu_seqlens[m->row], end = m->geometry->cu_seqlens[m->row + 1];
   if (first == end) return 0;
   if (cls == IN_POOL_CLS) return element(x, first, col);
@@ -44,12 +56,14 @@ static double pooled(const struct machine *m, const struct view *x, enum row_inp
   return cls == IN_POOL_MAX ? max : sum / (double)(end - first);
 }
 
-// The table row of this program row, or -1: reads as zeros. (The table's row count is not known here.)
+// The table row of this program row, or -1: reads as zeros. (The table's row count is not known
+// here.)
 static int64_t gathered_row(const struct machine *m, const struct row_input *input) {
   if (input->index_operand == ROW_NONE) return m->geometry->positions[m->row];
   const struct view *index = &m->inputs[input->index_operand];
   int64_t at_row = m->row * index->stride;
-  int64_t id = index->dtype == DTYPE_I32 ? ((const int32_t *)index->data)[at_row] : ((const int64_t *)index->data)[at_row];
+  int64_t id = index->dtype == DTYPE_I32 ? ((const int32_t *)index->data)[at_row]
+                                         : ((const int64_t *)index->data)[at_row];
   return id < 0 ? -1 : id;
 }
 
@@ -61,10 +75,12 @@ static void load(struct machine *m, int dst, int which) {
   if (input->cls == IN_PER_COL || input->cls == IN_SCALAR) row = 0;
   if (input->cls == IN_GATHER) row = gathered_row(m, input);
   for (int64_t c = 0; c < (m->scalar[dst] ? 1 : m->program->cols); c++)
-    reg(m, dst)[c] = input->cls >= IN_POOL_MEAN ? pooled(m, view, input->cls, c) : row < 0 ? 0 : element(view, row, c);
+    reg(m, dst)[c] = input->cls >= IN_POOL_MEAN ? pooled(m, view, input->cls, c)
+                     : row < 0                  ? 0
+                                                : element(view, row, c);
 }
 
-// ---- arithmetic ---------------------------------------------------------------------------------------------------
+// ---- arithmetic ----
 static double rounded(double x, enum dtype to) {
   if (to == DTYPE_BF16) return (double)bf16_to_f32(f32_to_bf16((float)x));
   if (to == DTYPE_F16) return (double)f16_to_f32(f32_to_f16((float)x));
@@ -73,23 +89,34 @@ static double rounded(double x, enum dtype to) {
 
 static double one(const struct row_inst *inst, double a, double b) {
   switch ((enum row_opcode)inst->op) {
-  case RI_ADD: return a + b;
-  case RI_SUB: return a - b;
-  case RI_MUL: return a * b;
-  case RI_DIV: return a / b;
-  case RI_MAX: return isnan(a) || a > b ? a : b;
-  case RI_SCALE: return a * (double)inst->imm;
-  case RI_ADD_IMM: return a + (double)inst->imm;
-  case RI_ACT: return ref_activate((enum activation)inst->aux, a);
-  case RI_CAST: return rounded(a, (enum dtype)inst->aux);
-  default: return NAN;
+  case RI_ADD:
+    return a + b;
+  case RI_SUB:
+    return a - b;
+  case RI_MUL:
+    return a * b;
+  case RI_DIV:
+    return a / b;
+  case RI_MAX:
+    return isnan(a) || a > b ? a : b;
+  case RI_SCALE:
+    return a * (double)inst->imm;
+  case RI_ADD_IMM:
+    return a + (double)inst->imm;
+  case RI_ACT:
+    return ref_activate((enum activation)inst->aux, a);
+  case RI_CAST:
+    return rounded(a, (enum dtype)inst->aux);
+  default:
+    return NAN;
   }
 }
 
 static void element_wise(struct machine *m, const struct row_inst *inst) {
   bool scalar = m->scalar[inst->a] && (inst->b == ROW_NONE || m->scalar[inst->b]);
   for (int64_t c = 0; c < (scalar ? 1 : m->program->cols); c++)
-    reg(m, inst->dst)[c] = one(inst, at(m, inst->a, c), inst->b == ROW_NONE ? 0 : at(m, inst->b, c));
+    reg(m, inst->dst)[c] =
+        one(inst, at(m, inst->a, c), inst->b == ROW_NONE ? 0 : at(m, inst->b, c));
   m->scalar[inst->dst] = scalar;
 }
 
@@ -101,7 +128,8 @@ static void reduction(struct machine *m, const struct row_inst *inst) {
 
 static void whole_row(struct machine *m, const struct row_inst *inst) {
   double *y = reg(m, inst->dst), *x = reg(m, inst->a);
-  const double *b = inst->b == ROW_NONE ? NULL : reg(m, inst->b), *c = inst->c == ROW_NONE ? NULL : reg(m, inst->c);
+  const double *b = inst->b == ROW_NONE ? NULL : reg(m, inst->b),
+               *c = inst->c == ROW_NONE ? NULL : reg(m, inst->c);
   int64_t cols = m->program->cols;
   double imm = (double)inst->imm;
   if (inst->op == RI_LAYER_NORM) ref_layer_norm(y, x, b, c, 1, cols, imm);
@@ -113,11 +141,13 @@ static void whole_row(struct machine *m, const struct row_inst *inst) {
 
 static void store(const struct machine *m, const struct row_inst *inst, double *output) {
   int64_t cols = m->program->output_is_scalar[inst->dst] ? 1 : m->program->cols;
-  for (int64_t c = 0; c < cols; c++) output[m->row * cols + c] = at(m, inst->a, c); // [rows, cols] or [rows, 1], contiguous
+  for (int64_t c = 0; c < cols; c++)
+    output[m->row * cols + c] = at(m, inst->a, c); // [rows, cols] or [rows, 1], contiguous
 }
 
-void ref_row_program(const struct row_program *prog, const struct view *inputs, double *const *outputs, int64_t rows,
-                     const struct batch_geometry *g, double *regs) {
+void ref_row_program(const struct row_program *prog, const struct view *inputs,
+                     double *const *outputs, int64_t rows, const struct batch_geometry *g,
+                     double *regs) {
   struct machine m = {.program = prog, .inputs = inputs, .geometry = g, .regs = regs};
   for (m.row = 0; m.row < rows; m.row++)
     for (int i = 0; i < prog->n_insts; i++) {

@@ -1,4 +1,5 @@
-// Softmax over each row. A row with no finite maximum from below (all -inf, as when everything is masked) gives zeros.
+// Softmax over each row. A row with no finite maximum from below (all -inf, as when everything is
+// masked) gives zeros.
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -16,6 +17,7 @@ void ref_softmax(double *y, const double *x, int64_t rows, int64_t cols) {
       y[c] = masked ? 0 : exp(x[c] - max);
       sum += y[c];
     }
-    for (int64_t c = 0; c < cols && !masked; c++) y[c] /= sum;
+    for (int64_t c = 0; c < cols && !masked; c++)
+      y[c] /= sum;
   }
 }

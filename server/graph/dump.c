@@ -1,4 +1,5 @@
-// plan_dump: a plan as text, for `explain`, logs and golden tests. Stable: a golden test compares it byte for byte.
+// plan_dump: a plan as text, for `explain`, logs and golden tests. Stable: a golden test compares
+// it byte for byte.
 #include "graph/op/op.h"
 #include "graph/plan.h"
 
@@ -23,51 +24,68 @@ static void text_add(struct text *text, const char *format, ...) {
   text->used += (size_t)length < room ? (size_t)length : room;
 }
 
-// ---- operands -----------------------------------------------------------------------------------------------------
+// ---- operands ----
 static void dump_place(struct text *text, const struct operand *operand) {
   switch (operand->place) {
-  case PLACE_NONE: text_add(text, "nowhere"); return;
-  case PLACE_ARENA: text_add(text, "arena+%lld", (long long)operand->offset_bytes); break;
-  case PLACE_TILE: text_add(text, "tile+%lld", (long long)operand->offset_bytes); break;
-  case PLACE_POSITIONS: text_add(text, "positions"); return;
+  case PLACE_NONE:
+    text_add(text, "nowhere");
+    return;
+  case PLACE_ARENA:
+    text_add(text, "arena+%lld", (long long)operand->offset_bytes);
+    break;
+  case PLACE_TILE:
+    text_add(text, "tile+%lld", (long long)operand->offset_bytes);
+    break;
+  case PLACE_POSITIONS:
+    text_add(text, "positions");
+    return;
   case PLACE_WEIGHT:
     text_add(text, "weight");
-    for (int i = 0; i < operand->n_parts; i++) text_add(text, "%s%d", i ? "," : " ", operand->weight[i]);
+    for (int i = 0; i < operand->n_parts; i++)
+      text_add(text, "%s%d", i ? "," : " ", operand->weight[i]);
     return;
   }
   if (operand->stride != operand->cols) text_add(text, " stride %lld", (long long)operand->stride);
 }
 
-static void dump_operand(struct text *text, const struct graph *graph, const struct operand *operand) {
+static void dump_operand(struct text *text, const struct graph *graph,
+                         const struct operand *operand) {
   static const char *const rows[] = {"T", "B", "S", "W"};
   const char *name = operand->tensor >= 0 ? graph->tensors[operand->tensor].name : "(scores)";
-  text_add(text, "%s [%s, %d] %s at ", name, rows[operand->rows], operand->cols, dtype_name(operand->dtype));
+  text_add(text, "%s [%s, %d] %s at ", name, rows[operand->rows], operand->cols,
+           dtype_name(operand->dtype));
   dump_place(text, operand);
   if (operand->n_parts > 1) text_add(text, " side by side");
   text_add(text, "\n");
 }
 
-// ---- row programs -------------------------------------------------------------------------------------------------
+// ---- row programs ----
 static const char *opcode_name(uint8_t op) {
   static const char *const names[] = {
-      [RI_LOAD] = "load", [RI_STORE] = "store", [RI_ADD] = "add", [RI_SUB] = "sub", [RI_MUL] = "mul", [RI_DIV] = "div",
-      [RI_MAX] = "max", [RI_SCALE] = "scale", [RI_ADD_IMM] = "add_imm", [RI_ACT] = "act", [RI_CAST] = "cast",
-      [RI_SUM] = "sum", [RI_MEAN] = "mean", [RI_MAX_ROW] = "max_row", [RI_LAYER_NORM] = "layer_norm",
+      [RI_LOAD] = "load",         [RI_STORE] = "store",     [RI_ADD] = "add",
+      [RI_SUB] = "sub",           [RI_MUL] = "mul",         [RI_DIV] = "div",
+      [RI_MAX] = "max",           [RI_SCALE] = "scale",     [RI_ADD_IMM] = "add_imm",
+      [RI_ACT] = "act",           [RI_CAST] = "cast",       [RI_SUM] = "sum",
+      [RI_MEAN] = "mean",         [RI_MAX_ROW] = "max_row", [RI_LAYER_NORM] = "layer_norm",
       [RI_RMS_NORM] = "rms_norm", [RI_SOFTMAX] = "softmax", [RI_NORMALIZE] = "normalize"};
   return op < sizeof names / sizeof *names ? names[op] : "?";
 }
 
 static const char *class_name(enum row_input_class cls) {
-  static const char *const names[] = {"full", "per_col", "per_row", "scalar", "gather", "pool_mean", "pool_cls", "pool_max"};
+  static const char *const names[] = {"full",   "per_col",   "per_row",  "scalar",
+                                      "gather", "pool_mean", "pool_cls", "pool_max"};
   return (unsigned)cls < sizeof names / sizeof *names ? names[cls] : "?";
 }
 
-static void dump_inst(struct text *text, const struct row_program *program, const struct row_inst *inst) {
+static void dump_inst(struct text *text, const struct row_program *program,
+                      const struct row_inst *inst) {
   if (inst->op == RI_LOAD) {
     const struct row_input *input = &program->inputs[inst->a];
     text_add(text, "        r%d = load in%d %s", inst->dst, inst->a, class_name(input->cls));
-    if (input->cls == IN_GATHER && input->index_operand == ROW_NONE) text_add(text, " by positions");
-    if (input->cls == IN_GATHER && input->index_operand != ROW_NONE) text_add(text, " by in%d", input->index_operand);
+    if (input->cls == IN_GATHER && input->index_operand == ROW_NONE)
+      text_add(text, " by positions");
+    if (input->cls == IN_GATHER && input->index_operand != ROW_NONE)
+      text_add(text, " by in%d", input->index_operand);
     text_add(text, "\n");
     return;
   }
@@ -88,10 +106,11 @@ static void dump_inst(struct text *text, const struct row_program *program, cons
 
 static void dump_row_program(struct text *text, const struct row_program *program) {
   text_add(text, "      program of %d columns, %d registers\n", program->cols, program->n_regs);
-  for (int i = 0; i < program->n_insts; i++) dump_inst(text, program, &program->insts[i]);
+  for (int i = 0; i < program->n_insts; i++)
+    dump_inst(text, program, &program->insts[i]);
 }
 
-// ---- products and attention ---------------------------------------------------------------------------------------
+// ---- products and attention ----
 static void dump_linear(struct text *text, const struct linear_problem *linear) {
   static const char *const kinds[] = {"bias", "act", "scale", "add", "mul"};
   text_add(text, "      product n %d k %d", linear->n, linear->k);
@@ -106,16 +125,18 @@ static void dump_linear(struct text *text, const struct linear_problem *linear) 
 }
 
 static void dump_attention(struct text *text, const struct attention_problem *problem) {
-  text_add(text, "      heads %d kv heads %d of %d, scale %g%s\n", problem->heads, problem->kv_heads, problem->head_dim,
-           (double)problem->scale, problem->causal ? ", causal" : "");
+  text_add(text, "      heads %d kv heads %d of %d, scale %g%s\n", problem->heads,
+           problem->kv_heads, problem->head_dim, (double)problem->scale,
+           problem->causal ? ", causal" : "");
 }
 
-// ---- traffic ------------------------------------------------------------------------------------------------------
+// ---- traffic ----
 static void dump_rate(struct text *text, const char *name, const struct traffic_rate *rate) {
   const struct {
     double value;
     const char *unit;
-  } terms[] = {{rate->fixed, ""}, {rate->per_token, " T"}, {rate->per_seq, " B"}, {rate->per_score, " S"}};
+  } terms[] = {
+      {rate->fixed, ""}, {rate->per_token, " T"}, {rate->per_seq, " B"}, {rate->per_score, " S"}};
   bool any = false;
   text_add(text, " %s ", name);
   for (int i = 0; i < 4; i++) {
@@ -126,10 +147,11 @@ static void dump_rate(struct text *text, const char *name, const struct traffic_
   if (!any) text_add(text, "0");
 }
 
-static void dump_step(struct text *text, const struct graph *graph, const struct step *step, int32_t index) {
+static void dump_step(struct text *text, const struct graph *graph, const struct step *step,
+                      int32_t index) {
   static const char *const rows[] = {"tokens", "sequences", "scores", "fixed"};
-  text_add(text, "  step %d: %s \"%s\" over %s, chain %d, needed by 0x%02x\n", index, step_kind_name(step->kind), step->label,
-           rows[step->rows], step->chain, step->needed_by);
+  text_add(text, "  step %d: %s \"%s\" over %s, chain %d, needed by 0x%02x\n", index,
+           step_kind_name(step->kind), step->label, rows[step->rows], step->chain, step->needed_by);
   for (int i = 0; i < step->n_in; i++) {
     text_add(text, "      in%d ", i);
     dump_operand(text, graph, &step->in[i]);
@@ -153,11 +175,14 @@ static void dump_step(struct text *text, const struct graph *graph, const struct
   text_add(text, " flops\n");
 }
 
-// ---- the whole ----------------------------------------------------------------------------------------------------
-static void dump_decision(struct text *text, const struct graph *graph, const struct decision *decision) {
-  const struct node *from = &graph->nodes[decision->producer], *to = &graph->nodes[decision->consumer];
-  text_add(text, "  %s %s -> %s %s: %s: %s\n", op_name(from->op), graph->tensors[from->out].name, op_name(to->op),
-           graph->tensors[to->out].name, decision->fused ? "fused" : "apart", decision->reason);
+// ---- the whole ----
+static void dump_decision(struct text *text, const struct graph *graph,
+                          const struct decision *decision) {
+  const struct node *from = &graph->nodes[decision->producer],
+                    *to = &graph->nodes[decision->consumer];
+  text_add(text, "  %s %s -> %s %s: %s: %s\n", op_name(from->op), graph->tensors[from->out].name,
+           op_name(to->op), graph->tensors[to->out].name, decision->fused ? "fused" : "apart",
+           decision->reason);
 }
 
 static void dump_signature(struct text *text, const struct plan *plan, const struct graph *graph) {
@@ -178,12 +203,17 @@ static void dump_signature(struct text *text, const struct plan *plan, const str
 size_t plan_dump(const struct plan *plan, const struct graph *graph, char *out, size_t out_bytes) {
   struct text text = {.out = out, .bytes = out_bytes};
   if (out_bytes > 0) out[0] = '\0';
-  text_add(&text, "plan, fusion %s: %d steps, arena %lld bytes, tile %lld bytes; up to %d tokens, %d sequences of %d\n",
-           fusion_name(plan->mode), plan->n_steps, (long long)plan->arena_bytes, (long long)plan->tile_bytes,
-           plan->limits.max_tokens, plan->limits.max_seqs, plan->limits.max_seqlen);
+  text_add(&text,
+           "plan, fusion %s: %d steps, arena %lld bytes, tile %lld bytes; up to %d tokens, %d "
+           "sequences of %d\n",
+           fusion_name(plan->mode), plan->n_steps, (long long)plan->arena_bytes,
+           (long long)plan->tile_bytes, plan->limits.max_tokens, plan->limits.max_seqs,
+           plan->limits.max_seqlen);
   dump_signature(&text, plan, graph);
-  for (int32_t i = 0; i < plan->n_steps; i++) dump_step(&text, graph, &plan->steps[i], i);
+  for (int32_t i = 0; i < plan->n_steps; i++)
+    dump_step(&text, graph, &plan->steps[i], i);
   text_add(&text, "decisions\n");
-  for (int32_t i = 0; i < plan->n_decisions; i++) dump_decision(&text, graph, &plan->decisions[i]);
+  for (int32_t i = 0; i < plan->n_decisions; i++)
+    dump_decision(&text, graph, &plan->decisions[i]);
   return text.used;
 }

@@ -1,26 +1,33 @@
-// Which nodes one kernel runs, and why. `off` gives every node a group of its own. `on` fuses all that is legal:
+// Which nodes one kernel runs, and why. `off` gives every node a group of its own. `on` fuses all
+// that is legal:
 //   1. products take the element-wise ops that follow them into their epilogue;
 //   2. products of one input whose results only feed one attention become one product;
 //   3. what is left runs as row programs, merged along producer-consumer edges.
-// Legality is a matter of data flow (no group may need its own result from outside), of one iteration space, and of the
-// limits of epilogues and row programs. Every edge keeps its reason.
+// Legality is a matter of data flow (no group may need its own result from outside), of one
+// iteration space, and of the limits of epilogues and row programs. Every edge keeps its reason.
 #include "base/log.h"
 #include "graph/planner.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-static const char *const WHY_READERS = "the product's result has other readers, and a product writes one result";
+static const char *const WHY_READERS =
+    "the product's result has other readers, and a product writes one result";
 static const char *const WHY_OUTPUT = "the product's result is an output of the model";
-static const char *const WHY_CYCLE = "one kernel would need a result that is computed from its own in between";
+static const char *const WHY_CYCLE =
+    "one kernel would need a result that is computed from its own in between";
 static const char *const WHY_NODES = "one kernel would cover too many nodes";
 
-// ---- groups as lists ----------------------------------------------------------------------------------------------
+// ---- groups as lists ----
 static int32_t group_new(struct planner *planner, enum group_kind kind, int32_t node) {
   const struct tensor *out = &planner->graph->tensors[planner->nodes[node].out];
   int32_t id = planner->n_groups++;
-  planner->groups[id] = (struct group){.kind = kind, .rows = out->rows, .cols = out->cols, .cols_fixed = true,
-                                       .head = node, .tail = node, .n_nodes = 1};
+  planner->groups[id] = (struct group){.kind = kind,
+                                       .rows = out->rows,
+                                       .cols = out->cols,
+                                       .cols_fixed = true,
+                                       .head = node,
+                                       .tail = node,
+                                       .n_nodes = 1};
   planner->group_of[node] = id;
   return id;
 }
@@ -62,7 +69,7 @@ static void set_why_readers(struct planner *planner, int32_t tensor, const char 
     set_why(planner, planner->readers[i], tensor, reason);
 }
 
-// ---- 1. products and their epilogues ------------------------------------------------------------------------------
+// ---- 1. products and their epilogues ----
 static int32_t linear_group(struct planner *planner, int32_t index) {
   const struct node *node = &planner->nodes[index];
   int32_t id = group_new(planner, GROUP_LINEAR, index);
@@ -75,25 +82,28 @@ static int32_t linear_group(struct planner *planner, int32_t index) {
   return id;
 }
 
-// The only node that reads `tensor`, through one operand; -1 with a reason when there are more or it is an output.
+// The only node that reads `tensor`, through one operand; -1 with a reason when there are more or
+// it is an output.
 static int32_t sole_reader(const struct planner *planner, int32_t tensor, const char **why) {
   int32_t first = planner->reader_start[tensor], count = planner->reader_start[tensor + 1] - first;
   *why = planner->wanted[tensor] ? WHY_OUTPUT : WHY_READERS;
   return planner->wanted[tensor] || count != 1 ? -1 : planner->readers[first];
 }
 
-static const char *fold_refusal(const struct planner *planner, const struct group *group, int32_t reader,
-                                struct op_fold *fold) {
+static const char *fold_refusal(const struct planner *planner, const struct group *group,
+                                int32_t reader, struct op_fold *fold) {
   const struct node *node = &planner->nodes[reader];
   const struct op_def *def = op_def_get(node->op);
   if (def->cls == OPC_LINEAR) return "a product reads its operand from memory";
   if (def->cls == OPC_ATTENTION) return "attention reads the keys and values of whole sequences";
-  if (planner->group_of[reader] >= 0) return "it is in the epilogue of another product, which reads this one's result";
+  if (planner->group_of[reader] >= 0)
+    return "it is in the epilogue of another product, which reads this one's result";
   if (!def->fold) return "it needs whole rows of the product, which an epilogue does not see";
   if (!def->fold(planner->graph, node, group->out[0], fold)) return fold->refused;
   if (group->n_nodes == STEP_MAX_NODES) return WHY_NODES;
   if (!fold->has_epilogue) return NULL;
-  if (!(planner->caps->epilogue_kinds >> fold->epilogue.kind & 1u)) return "the device's products cannot do it in their epilogue";
+  if (!(planner->caps->epilogue_kinds >> fold->epilogue.kind & 1u))
+    return "the device's products cannot do it in their epilogue";
   if (group->n_epilogue >= planner->caps->epilogue_max || group->n_epilogue >= EPILOGUE_MAX)
     return "the product's epilogue is full";
   return NULL;
@@ -122,12 +132,14 @@ static void fold_epilogue(struct planner *planner, int32_t id) {
     planner->group_of[reader] = id;
     ended = fold.ends;
   }
-  set_why_readers(planner, group->out[0], "the product rounds its result to a narrower dtype first");
+  set_why_readers(planner, group->out[0],
+                  "the product rounds its result to a narrower dtype first");
 }
 
-// ---- 2. products side by side -------------------------------------------------------------------------------------
+// ---- 2. products side by side ----
 // Is the group one product whose epilogue is at most a bias? Its bias tensor, or -1.
-static bool is_plain_product(const struct planner *planner, const struct group *group, int32_t *bias) {
+static bool is_plain_product(const struct planner *planner, const struct group *group,
+                             int32_t *bias) {
   *bias = group->bias[0];
   if (group->kind != GROUP_LINEAR || group->n_parts != 1) return false;
   if (group->n_nodes == 1) return true;
@@ -142,12 +154,15 @@ static enum dtype bias_dtype(const struct planner *planner, int32_t bias) {
 }
 
 // Why the products `a` (which may be several already) and `b` cannot be one; NULL when they can.
-static const char *side_by_side_refusal(const struct planner *planner, const struct group *a, const struct group *b,
-                                        int32_t a_bias, int32_t b_bias) {
+static const char *side_by_side_refusal(const struct planner *planner, const struct group *a,
+                                        const struct group *b, int32_t a_bias, int32_t b_bias) {
   const struct tensor *tensors = planner->graph->tensors;
-  if (planner->nodes[a->head].in[0] != planner->nodes[b->head].in[0]) return "the products read different inputs";
-  if (bias_dtype(planner, a_bias) != bias_dtype(planner, b_bias)) return "the products' biases are not alike";
-  if (tensors[a->weight[0]].dtype != tensors[b->weight[0]].dtype || tensors[a->out[0]].dtype != tensors[b->out[0]].dtype)
+  if (planner->nodes[a->head].in[0] != planner->nodes[b->head].in[0])
+    return "the products read different inputs";
+  if (bias_dtype(planner, a_bias) != bias_dtype(planner, b_bias))
+    return "the products' biases are not alike";
+  if (tensors[a->weight[0]].dtype != tensors[b->weight[0]].dtype ||
+      tensors[a->out[0]].dtype != tensors[b->out[0]].dtype)
     return "the products have different dtypes";
   if (a->n_parts == OPERAND_PARTS || a->n_nodes + b->n_nodes > STEP_MAX_NODES) return WHY_NODES;
   return NULL;
@@ -168,7 +183,8 @@ static void join_products(struct planner *planner, int32_t to, int32_t from, int
 }
 
 // The product behind operand `input` of the attention, if nothing else reads it: its group, or -1.
-static int32_t product_of(const struct planner *planner, int32_t attention, int input, int32_t *bias) {
+static int32_t product_of(const struct planner *planner, int32_t attention, int input,
+                          int32_t *bias) {
   int32_t tensor = planner->nodes[attention].in[input], producer = planner->producer[tensor];
   if (producer < 0 || !feeds_only(planner, tensor, attention)) return -1;
   int32_t group = planner->group_of[producer]; // -1: a row op, which is grouped later
@@ -185,32 +201,29 @@ static void join_attention_products(struct planner *planner, int32_t attention) 
     for (int j = i + 1; j < node->n_in; j++) {
       int32_t from_bias, from = product_of(planner, attention, j, &from_bias);
       if (from < 0 || from == to) continue;
-      if (side_by_side_refusal(planner, &planner->groups[to], &planner->groups[from], to_bias, from_bias)) continue;
+      if (side_by_side_refusal(planner, &planner->groups[to], &planner->groups[from], to_bias,
+                               from_bias))
+        continue;
       planner->groups[to].bias[0] = to_bias;
       join_products(planner, to, from, from_bias);
     }
   }
 }
 
-// ---- 3. row programs ----------------------------------------------------------------------------------------------
+// ---- 3. row programs ----
 static void row_group(struct planner *planner, int32_t index) {
   const struct node *node = &planner->nodes[index];
   const struct op_def *def = op_def_get(node->op);
   struct group *group = &planner->groups[group_new(planner, GROUP_ROW, index)];
   int32_t in_cols = planner->graph->tensors[node->in[0]].cols;
-  if (def->whole_row && in_cols > group->cols) group->cols = in_cols; // a reduction's space is its input's
+  if (def->whole_row && in_cols > group->cols)
+    group->cols = in_cols; // a reduction's space is its input's
   group->cols_fixed = def->whole_row || group->cols > 1;
 }
 
-bool planner_is_written(const struct planner *planner, int32_t tensor, int32_t group) {
-  if (planner->wanted[tensor]) return true;
-  for (int32_t i = planner->reader_start[tensor]; i < planner->reader_start[tensor + 1]; i++)
-    if (planner->group_of[planner->readers[i]] != group) return true;
-  return false;
-}
-
-// Written when the groups `a` and `b` are one.
-static bool is_written_after_merge(const struct planner *planner, int32_t tensor, int32_t a, int32_t b) {
+// Must the tensor be written to memory when the groups `a` and `b` are one kernel? When it is an
+// output of the model or has a reader elsewhere.
+static bool is_written(const struct planner *planner, int32_t tensor, int32_t a, int32_t b) {
   if (planner->wanted[tensor]) return true;
   for (int32_t i = planner->reader_start[tensor]; i < planner->reader_start[tensor + 1]; i++) {
     int32_t reader = planner->group_of[planner->readers[i]];
@@ -219,10 +232,12 @@ static bool is_written_after_merge(const struct planner *planner, int32_t tensor
   return false;
 }
 
-bool planner_row_program(const struct planner *planner, const struct group *group, const struct group *other,
-                         struct row_builder *builder, struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
+bool planner_row_program(const struct planner *planner, const struct group *group,
+                         const struct group *other, struct row_builder *builder,
+                         struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
                          int *n_index) {
-  int32_t a = (int32_t)(group - planner->groups), b = other ? (int32_t)(other - planner->groups) : a;
+  int32_t a = (int32_t)(group - planner->groups),
+          b = other ? (int32_t)(other - planner->groups) : a;
   int32_t cols = other && !group->cols_fixed ? other->cols : group->cols;
   row_builder_init(builder, planner->graph, group->rows, cols);
   int32_t left = group->head, right = other ? other->head : -1;
@@ -235,7 +250,7 @@ bool planner_row_program(const struct planner *planner, const struct group *grou
       right = planner->next[right];
     const struct node *node = &planner->nodes[index];
     row_builder_node(builder, node);
-    if (is_written_after_merge(planner, node->out, a, b)) row_builder_store(builder, node->out);
+    if (is_written(planner, node->out, a, b)) row_builder_store(builder, node->out);
   }
   return row_builder_finish(builder, out, index_tensors, n_index);
 }
@@ -269,14 +284,17 @@ static const char *merge_refusal(struct planner *planner, int32_t first, int32_t
   if (b->kind == GROUP_ATTENTION) return "attention reads the keys and values of whole sequences";
   if (a->kind != GROUP_ROW) return NULL; // a product's reason is known from its epilogue
   if (a->rows != b->rows) return "pooling reads all tokens of a sequence: they must be in memory";
-  if (a->cols_fixed && b->cols_fixed && a->cols != b->cols) return "the rows have different numbers of columns";
+  if (a->cols_fixed && b->cols_fixed && a->cols != b->cols)
+    return "the rows have different numbers of columns";
   if (a->n_nodes + b->n_nodes > STEP_MAX_NODES) return WHY_NODES;
   if (has_detour(planner, first, second) || has_detour(planner, second, first)) return WHY_CYCLE;
   struct row_builder builder;
   struct row_program program;
   int32_t index_tensors[ROW_MAX_INPUTS];
   int n_index;
-  return planner_row_program(planner, a, b, &builder, &program, index_tensors, &n_index) ? NULL : builder.refused;
+  return planner_row_program(planner, a, b, &builder, &program, index_tensors, &n_index)
+             ? NULL
+             : builder.refused;
 }
 
 static void merge_producers(struct planner *planner, int32_t index) {
@@ -286,7 +304,8 @@ static void merge_producers(struct planner *planner, int32_t index) {
     if (producer < 0) continue;
     int32_t first = planner->group_of[producer], second = planner->group_of[index];
     if (first == second) continue;
-    const char *why = merge_refusal(planner, first, second), **kept = &planner->why[index * NODE_MAX_INPUTS + i];
+    const char *why = merge_refusal(planner, first, second),
+               **kept = &planner->why[index * NODE_MAX_INPUTS + i];
     if (why && !*kept) *kept = why; // a product's epilogue may have said it better
     if (why || planner->groups[first].kind != GROUP_ROW) continue;
     struct group *a = &planner->groups[first], *b = &planner->groups[second];
@@ -298,43 +317,7 @@ static void merge_producers(struct planner *planner, int32_t index) {
   }
 }
 
-// ---- order --------------------------------------------------------------------------------------------------------
-static int32_t count_waits(const struct planner *planner, int32_t id) {
-  int32_t waits = 0;
-  for (int32_t node = planner->groups[id].head; node >= 0; node = planner->next[node])
-    for (int i = 0; i < planner->nodes[node].n_in; i++) {
-      int32_t producer = planner->producer[planner->nodes[node].in[i]];
-      waits += producer >= 0 && planner->group_of[producer] != id;
-    }
-  return waits;
-}
-
-// Of the groups whose inputs are there, the one whose last node comes first in the graph.
-static int32_t next_ready(const struct planner *planner, const int32_t *waits) {
-  int32_t best = -1;
-  for (int32_t g = 0; g < planner->n_groups; g++)
-    if (waits[g] == 0 && (best < 0 || planner->groups[g].tail < planner->groups[best].tail)) best = g;
-  return best;
-}
-
-static void order_groups(struct planner *planner, int32_t *waits) {
-  for (int32_t g = 0; g < planner->n_groups; g++)
-    waits[g] = planner->groups[g].kind == GROUP_DEAD ? -1 : count_waits(planner, g);
-  for (int32_t g; (g = next_ready(planner, waits)) >= 0;) {
-    planner->order[planner->n_order++] = g;
-    waits[g] = -1;
-    for (int32_t node = planner->groups[g].head; node >= 0; node = planner->next[node]) {
-      int32_t tensor = planner->nodes[node].out;
-      for (int32_t i = planner->reader_start[tensor]; i < planner->reader_start[tensor + 1]; i++) {
-        int32_t reader = planner->group_of[planner->readers[i]];
-        if (reader != g) waits[reader]--;
-      }
-    }
-  }
-  for (int32_t g = 0; g < planner->n_groups; g++) FW_ASSERT(waits[g] == -1); // else a cycle was made above
-}
-
-// ---- the whole ----------------------------------------------------------------------------------------------------
+// ---- the whole ----
 static void group_single_nodes(struct planner *planner, bool fold) {
   for (int32_t n = 0; n < planner->graph->n_nodes; n++) {
     if (!planner->live[n] || planner->group_of[n] >= 0) continue;
@@ -351,71 +334,17 @@ static void group_on(struct planner *planner) {
   int32_t n_nodes = planner->graph->n_nodes;
   group_single_nodes(planner, true);
   for (int32_t n = 0; n < n_nodes; n++)
-    if (planner->live[n] && op_def_get(planner->nodes[n].op)->cls == OPC_ATTENTION) join_attention_products(planner, n);
+    if (planner->live[n] && op_def_get(planner->nodes[n].op)->cls == OPC_ATTENTION)
+      join_attention_products(planner, n);
   for (int32_t n = 0; n < n_nodes; n++)
     if (planner->live[n] && planner->group_of[n] < 0) row_group(planner, n);
   for (int32_t n = 0; n < n_nodes; n++)
     if (planner->live[n]) merge_producers(planner, n);
 }
 
-enum status planner_group(struct planner *planner) {
-  int32_t *waits = calloc((size_t)planner->graph->n_nodes + 1, sizeof *waits);
-  if (!waits) return error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
+void planner_group(struct planner *planner) {
   if (planner->mode == FUSION_ON)
     group_on(planner);
   else
     group_single_nodes(planner, false);
-  order_groups(planner, waits);
-  free(waits);
-  return STATUS_OK;
-}
-
-// ---- decisions ----------------------------------------------------------------------------------------------------
-static const char *fused_reason(const struct planner *planner, int32_t producer, int32_t consumer) {
-  const struct group *group = &planner->groups[planner->group_of[consumer]];
-  (void)producer;
-  return group->kind == GROUP_LINEAR ? "in the product's epilogue, on the accumulator"
-                                     : "same rows: one program, the tensor stays in registers";
-}
-
-static struct decision decide_edge(struct planner *planner, int32_t producer, int32_t consumer, int input) {
-  struct decision decision = {.producer = producer, .consumer = consumer};
-  int32_t tensor = planner->nodes[consumer].in[input];
-  const struct buffer *buffer = &planner->buffers[planner->buffer_of[tensor]];
-  decision.fused = planner->group_of[producer] == planner->group_of[consumer];
-  if (decision.fused)
-    decision.reason = fused_reason(planner, producer, consumer);
-  else if (planner->mode == FUSION_OFF)
-    decision.reason = "fusion is off: one kernel an op";
-  else if (buffer->place == PLACE_TILE)
-    decision.reason = "two kernels, but the tensor stays in a tile in cache: both work row by row";
-  else
-    decision.reason = planner->why[consumer * NODE_MAX_INPUTS + input];
-  FW_ASSERT(decision.reason);
-  return decision;
-}
-
-static int32_t count_edges(const struct planner *planner) {
-  int32_t edges = 0;
-  for (int32_t n = 0; n < planner->graph->n_nodes; n++) edges += planner->live[n] ? planner->nodes[n].n_in : 0;
-  return edges + planner->graph->n_nodes; // and side-by-side products
-}
-
-enum status planner_decide(struct planner *planner) {
-  struct plan *plan = planner->plan;
-  plan->decisions = calloc((size_t)count_edges(planner) + 1, sizeof *plan->decisions);
-  if (!plan->decisions) return error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
-  for (int32_t n = 0; n < planner->graph->n_nodes; n++) {
-    if (!planner->live[n]) continue;
-    for (int i = 0; i < planner->nodes[n].n_in; i++) {
-      int32_t producer = planner->producer[planner->nodes[n].in[i]];
-      if (producer >= 0) plan->decisions[plan->n_decisions++] = decide_edge(planner, producer, n, i);
-    }
-    const struct group *group = &planner->groups[planner->group_of[n]];
-    if (group->n_parts > 1 && n != group->head && planner->nodes[n].op == OP_LINEAR)
-      plan->decisions[plan->n_decisions++] = (struct decision){
-          .producer = group->head, .consumer = n, .fused = true,
-          .reason = "same input, results feed one attention: one product, weights side by side"};
-  }
-  return STATUS_OK;
 }

@@ -1,5 +1,5 @@
-// Tensors and nodes as plain arrays. Names are found through a small open-addressing hash, because a model file of
-// thousands of tensors looks up every one by name.
+// Tensors and nodes as plain arrays. Names are found through a small open-addressing hash, because
+// a model file of thousands of tensors looks up every one by name.
 #include "graph/graph.h"
 
 #include "graph/op/op.h"
@@ -15,7 +15,8 @@ enum status graph_init(struct graph *graph) {
   memset(graph, 0, sizeof *graph);
   graph->name_slots = malloc(NAME_SLOTS * sizeof *graph->name_slots);
   if (!graph->name_slots) return STATUS_RESOURCE_EXHAUSTED;
-  for (int i = 0; i < NAME_SLOTS; i++) graph->name_slots[i] = -1;
+  for (int i = 0; i < NAME_SLOTS; i++)
+    graph->name_slots[i] = -1;
   return STATUS_OK;
 }
 
@@ -29,9 +30,11 @@ void graph_deinit(struct graph *graph) {
 // Slot of `name`, or the empty slot where it would go.
 static uint32_t name_slot(const struct graph *graph, const char *name) {
   uint32_t hash = 2166136261u; // FNV-1a
-  for (const char *c = name; *c; c++) hash = (hash ^ (uint8_t)*c) * 16777619u;
+  for (const char *c = name; *c; c++)
+    hash = (hash ^ (uint8_t)*c) * 16777619u;
   uint32_t slot = hash & (NAME_SLOTS - 1);
-  while (graph->name_slots[slot] >= 0 && strcmp(graph->tensors[graph->name_slots[slot]].name, name) != 0)
+  while (graph->name_slots[slot] >= 0 &&
+         strcmp(graph->tensors[graph->name_slots[slot]].name, name) != 0)
     slot = (slot + 1) & (NAME_SLOTS - 1);
   return slot;
 }
@@ -41,7 +44,8 @@ int32_t graph_find_tensor(const struct graph *graph, const char *name) {
 }
 
 // Room for one more element; doubles up to `limit`.
-static bool array_grow(void **array, int32_t *capacity, int32_t count, int32_t limit, size_t element_bytes) {
+static bool array_grow(void **array, int32_t *capacity, int32_t count, int32_t limit,
+                       size_t element_bytes) {
   if (count < *capacity) return true;
   if (count >= limit) return false;
   int32_t wanted = *capacity ? *capacity * 2 : 64;
@@ -57,8 +61,8 @@ int32_t graph_add_tensor(struct graph *graph, const struct tensor *tensor) {
   if (!tensor->name[0] || !memchr(tensor->name, 0, sizeof tensor->name)) return -1;
   uint32_t slot = name_slot(graph, tensor->name);
   if (graph->name_slots[slot] >= 0) return -1;
-  if (!array_grow((void **)&graph->tensors, &graph->tensor_capacity, graph->n_tensors, LIMIT_GRAPH_TENSORS,
-                  sizeof *graph->tensors))
+  if (!array_grow((void **)&graph->tensors, &graph->tensor_capacity, graph->n_tensors,
+                  LIMIT_GRAPH_TENSORS, sizeof *graph->tensors))
     return -1;
   graph->tensors[graph->n_tensors] = *tensor;
   graph->name_slots[slot] = graph->n_tensors;
@@ -70,8 +74,8 @@ static enum status refuse_at(const struct node *node, struct error *err, enum st
   return code;
 }
 
-static enum status check_operands(const struct graph *graph, const struct node *node, const struct op_def *def,
-                                  struct error *err) {
+static enum status check_operands(const struct graph *graph, const struct node *node,
+                                  const struct op_def *def, struct error *err) {
   const char *name = op_name(node->op);
   if (node->n_in < def->min_in || node->n_in > def->max_in) {
     char expected[32];
@@ -79,11 +83,13 @@ static enum status check_operands(const struct graph *graph, const struct node *
       snprintf(expected, sizeof expected, "%d", def->min_in);
     else
       snprintf(expected, sizeof expected, "%d to %d", def->min_in, def->max_in);
-    return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %d inputs found, expected %s", name, node->n_in, expected);
+    return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %d inputs found, expected %s", name,
+                     node->n_in, expected);
   }
   for (int i = 0; i < node->n_in; i++)
     if (node->in[i] < 0 || node->in[i] >= graph->n_tensors)
-      return error_set(err, STATUS_INVALID_ARGUMENT, "%s: input %d is no tensor of this graph", name, i);
+      return error_set(err, STATUS_INVALID_ARGUMENT, "%s: input %d is no tensor of this graph",
+                       name, i);
   return STATUS_OK;
 }
 
@@ -96,52 +102,64 @@ static enum dtype dtype_default(const struct op_check *check) {
   return DTYPE_F32;
 }
 
-static enum status infer_output(const struct graph *graph, const struct node *node, enum dtype out_dtype,
-                                struct tensor *out, struct error *err) {
+static enum status infer_output(const struct graph *graph, const struct node *node,
+                                enum dtype out_dtype, struct tensor *out, struct error *err) {
   const struct op_def *def = op_def_get(node->op);
   if (!def) return error_set(err, STATUS_INVALID_ARGUMENT, "%s: unknown op", op_name(node->op));
   enum status status = check_operands(graph, node, def, err);
   if (status != STATUS_OK) return status;
   struct op_check check = {.node = node, .out = out, .err = err};
-  for (int i = 0; i < node->n_in; i++) check.in[i] = &graph->tensors[node->in[i]];
+  for (int i = 0; i < node->n_in; i++)
+    check.in[i] = &graph->tensors[node->in[i]];
   out->kind = TENSOR_ACTIVATION;
   out->index = -1;
   out->dtype = out_dtype != DTYPE_INVALID ? out_dtype : dtype_default(&check);
   if (out->dtype != DTYPE_F32 && out->dtype != DTYPE_F16 && out->dtype != DTYPE_BF16)
-    return error_set(err, STATUS_INVALID_ARGUMENT, "%s: output dtype %s found, expected fp32, fp16 or bf16",
-                     op_name(node->op), dtype_name(out->dtype));
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "%s: output dtype %s found, expected fp32, fp16 or bf16", op_name(node->op),
+                     dtype_name(out->dtype));
   return def->infer(&check);
 }
 
-enum status graph_add_node(struct graph *graph, const struct node *node, const char *out_name, enum dtype out_dtype,
-                           int32_t *out_tensor, struct error *err) {
+enum status graph_add_node(struct graph *graph, const struct node *node, const char *out_name,
+                           enum dtype out_dtype, int32_t *out_tensor, struct error *err) {
   struct tensor out = {0};
   enum status status = infer_output(graph, node, out_dtype, &out, err);
   if (status != STATUS_OK) return refuse_at(node, err, status);
   size_t length = strlen(out_name);
   if (length == 0 || length >= sizeof out.name)
-    return refuse_at(node, err, error_set(err, STATUS_INVALID_ARGUMENT, "%s: output name of %zu bytes, expected 1..%zu",
-                                          op_name(node->op), length, sizeof out.name - 1));
+    return refuse_at(node, err,
+                     error_set(err, STATUS_INVALID_ARGUMENT,
+                               "%s: output name of %zu bytes, expected 1..%zu", op_name(node->op),
+                               length, sizeof out.name - 1));
   memcpy(out.name, out_name, length + 1);
   if (graph_find_tensor(graph, out_name) >= 0)
-    return refuse_at(node, err, error_set(err, STATUS_INVALID_ARGUMENT, "%s: the name \"%s\" is taken by another tensor",
-                                          op_name(node->op), out_name));
-  if (!array_grow((void **)&graph->nodes, &graph->node_capacity, graph->n_nodes, LIMIT_GRAPH_NODES, sizeof *graph->nodes))
-    return refuse_at(node, err, error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: more than %d nodes, or out of memory",
-                                          op_name(node->op), LIMIT_GRAPH_NODES));
+    return refuse_at(node, err,
+                     error_set(err, STATUS_INVALID_ARGUMENT,
+                               "%s: the name \"%s\" is taken by another tensor", op_name(node->op),
+                               out_name));
+  if (!array_grow((void **)&graph->nodes, &graph->node_capacity, graph->n_nodes, LIMIT_GRAPH_NODES,
+                  sizeof *graph->nodes))
+    return refuse_at(node, err,
+                     error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                               "%s: more than %d nodes, or out of memory", op_name(node->op),
+                               LIMIT_GRAPH_NODES));
   int32_t tensor = graph_add_tensor(graph, &out);
   if (tensor < 0)
-    return refuse_at(node, err, error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: more than %d tensors, or out of memory",
-                                          op_name(node->op), LIMIT_GRAPH_TENSORS));
+    return refuse_at(node, err,
+                     error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                               "%s: more than %d tensors, or out of memory", op_name(node->op),
+                               LIMIT_GRAPH_TENSORS));
   struct node *added = &graph->nodes[graph->n_nodes++];
   *added = *node;
-  for (int i = node->n_in; i < NODE_MAX_INPUTS; i++) added->in[i] = -1;
+  for (int i = node->n_in; i < NODE_MAX_INPUTS; i++)
+    added->in[i] = -1;
   added->out = tensor;
   if (out_tensor) *out_tensor = tensor;
   return STATUS_OK;
 }
 
-// ---- the op table ------------------------------------------------------------------------------------------------
+// ---- the op table ----
 static const struct op_row {
   const char *name;
   const struct op_def *def;

@@ -1,10 +1,14 @@
-// Where every tensor lies. Steps that work row by row and follow each other form chains; a tensor that only one chain
-// sees lives in that chain's tile scratch, everything else in the arena, at offsets that lifetimes allow to share.
+// Where every tensor lies. Steps that work row by row and follow each other form chains; a tensor
+// that only one chain sees lives in that chain's tile scratch, everything else in the arena, at
+// offsets that lifetimes allow to share.
 //
-//   time       0        1..3 (one chain)        4           Within a chain the steps are the clock of the tile scratch;
-//   steps      attn     linear  norm  linear    attn        for the arena the whole chain is one moment, because tiles
-//   tile                |--a--|--b--|                       of rows run through it in any order and on any thread.
+//   steps      attn     linear  norm  linear    attn
+//   chain       0                1               2
+//   tile                |--a--|--b--|
 //   arena    q ---|  o -|-----------x---------|- q'
+//
+// Within a chain the steps are the clock of the tile scratch. For the arena a whole chain is one
+// moment, because tiles of rows run through it in any order and on any thread.
 #include "base/log.h"
 #include "graph/planner.h"
 
@@ -20,15 +24,15 @@ struct interval {
   int64_t bytes, offset;
 };
 
-// ---- intervals into one block --------------------------------------------------------------------------------------
+// ---- intervals into one block ----
 static int larger_first(const void *left, const void *right) {
   const struct interval *a = left, *b = right;
   if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
   return (a->id > b->id) - (a->id < b->id);
 }
 
-// Lowest gap for `item` between those placed before it that live at the same time. `by_offset` [count] lists them by
-// offset; the item is inserted.
+// Lowest gap for `item` between those placed before it that live at the same time. `by_offset`
+// [count] lists them by offset; the item is inserted.
 static void interval_fit(struct interval *items, int32_t *by_offset, int32_t count, int32_t item) {
   struct interval *mine = &items[item];
   int64_t offset = 0;
@@ -47,9 +51,10 @@ static void interval_fit(struct interval *items, int32_t *by_offset, int32_t cou
   by_offset[at] = item;
 }
 
-// Greedy by size, as it wastes little: every interval gets an offset such that no two that meet in time overlap.
-// False when the sum does not fit 63 bits.
-static bool intervals_place(struct interval *items, int32_t *scratch, int32_t count, int64_t *total) {
+// Greedy by size, as it wastes little: every interval gets an offset such that no two that meet in
+// time overlap. False when the sum does not fit 63 bits.
+static bool intervals_place(struct interval *items, int32_t *scratch, int32_t count,
+                            int64_t *total) {
   int64_t sum = 0;
   *total = 0;
   for (int32_t i = 0; i < count; i++)
@@ -71,7 +76,7 @@ static bool aligned_bytes(int64_t rows, int64_t cols, enum dtype dtype, int64_t 
   return true;
 }
 
-// ---- lifetimes ----------------------------------------------------------------------------------------------------
+// ---- lifetimes ----
 static int32_t count_buffers(const struct planner *planner) {
   return planner->graph->n_tensors + planner->graph->n_nodes;
 }
@@ -82,7 +87,8 @@ static bool lies_in_memory(const struct operand *operand) {
 
 static void find_lifetimes(struct planner *planner) {
   const struct plan *plan = planner->plan;
-  for (int32_t b = 0; b < count_buffers(planner); b++) planner->buffers[b].first_step = planner->buffers[b].last_step = -1;
+  for (int32_t b = 0; b < count_buffers(planner); b++)
+    planner->buffers[b].first_step = planner->buffers[b].last_step = -1;
   for (int32_t s = 0; s < plan->n_steps; s++) {
     const struct step *step = &plan->steps[s];
     for (int i = 0; i < step->n_in; i++) {
@@ -105,7 +111,7 @@ static void find_lifetimes(struct planner *planner) {
     }
 }
 
-// ---- chains -------------------------------------------------------------------------------------------------------
+// ---- chains ----
 // Does every row of the step's results depend on the same rows of its operands only?
 static bool is_row_local(const struct step *step) {
   if (step->kind == STEP_LINEAR) return true;
@@ -122,8 +128,10 @@ struct chain_search {
   int64_t bytes;
 };
 
-// The tensors that only steps [first, last] see, placed in a tile; false when the tile would be too large.
-static bool chain_fits(struct planner *planner, int32_t first, int32_t last, struct chain_search *search) {
+// The tensors that only steps [first, last] see, placed in a tile; false when the tile would be too
+// large.
+static bool chain_fits(struct planner *planner, int32_t first, int32_t last,
+                       struct chain_search *search) {
   search->count = 0;
   for (int32_t s = first; s <= last; s++) {
     const struct step *step = &planner->plan->steps[s];
@@ -131,8 +139,10 @@ static bool chain_fits(struct planner *planner, int32_t first, int32_t last, str
       const struct buffer *buffer = planner_buffer(planner, step, &step->out[i]);
       if (buffer->last_step > last) continue;
       struct interval *item = &search->items[search->count++];
-      *item = (struct interval){.first = s, .last = buffer->last_step, .id = (int32_t)(buffer - planner->buffers)};
-      if (!aligned_bytes(planner->caps->tile_rows, buffer->cols, buffer->dtype, &item->bytes)) return false;
+      *item = (struct interval){
+          .first = s, .last = buffer->last_step, .id = (int32_t)(buffer - planner->buffers)};
+      if (!aligned_bytes(planner->caps->tile_rows, buffer->cols, buffer->dtype, &item->bytes))
+        return false;
     }
   }
   return intervals_place(search->items, search->scratch, search->count, &search->bytes) &&
@@ -143,9 +153,13 @@ static bool chain_fits(struct planner *planner, int32_t first, int32_t last, str
 static int32_t grow_chain(struct planner *planner, int32_t first, struct chain_search *search) {
   const struct plan *plan = planner->plan;
   int32_t last = first;
-  if (!planner->caps->row_chains || planner->mode == FUSION_OFF || !is_row_local(&plan->steps[first])) return last;
-  while (last + 1 < plan->n_steps && last + 1 - first < CHAIN_MAX_STEPS && is_row_local(&plan->steps[last + 1]) &&
-         plan->steps[last + 1].rows == plan->steps[first].rows && chain_fits(planner, first, last + 1, search))
+  if (!planner->caps->row_chains || planner->mode == FUSION_OFF ||
+      !is_row_local(&plan->steps[first]))
+    return last;
+  while (last + 1 < plan->n_steps && last + 1 - first < CHAIN_MAX_STEPS &&
+         is_row_local(&plan->steps[last + 1]) &&
+         plan->steps[last + 1].rows == plan->steps[first].rows &&
+         chain_fits(planner, first, last + 1, search))
     last++;
   if (last == first || !chain_fits(planner, first, last, search)) return last;
   for (int32_t i = 0; i < search->count; i++) {
@@ -160,21 +174,25 @@ static int32_t grow_chain(struct planner *planner, int32_t first, struct chain_s
 static enum status make_chains(struct planner *planner) {
   struct plan *plan = planner->plan;
   struct chain_search *search = malloc(sizeof *search);
-  if (!search) return error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
+  if (!search)
+    return error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
   int32_t chain = 0;
   for (int32_t s = 0; s < plan->n_steps; chain++) {
     int32_t last = grow_chain(planner, s, search);
-    for (; s <= last; s++) plan->steps[s].chain = (uint16_t)chain;
+    for (; s <= last; s++)
+      plan->steps[s].chain = (uint16_t)chain;
   }
   free(search);
   return STATUS_OK;
 }
 
-// ---- arena --------------------------------------------------------------------------------------------------------
-static bool buffer_bytes(const struct planner *planner, const struct buffer *buffer, int64_t *bytes) {
+// ---- arena ----
+static bool buffer_bytes(const struct planner *planner, const struct buffer *buffer,
+                         int64_t *bytes) {
   int64_t rows = planner->limits.max_tokens; // B <= T
   if (buffer->rows == ROWS_SEQS) rows = planner->limits.max_seqs;
-  if (buffer->rows == ROWS_SCORES) { // sum of s^2 is largest when all sequences are as long as they may be
+  if (buffer->rows ==
+      ROWS_SCORES) { // sum of s^2 is largest when all sequences are as long as they may be
     int64_t longest = planner->limits.max_seqlen < rows ? planner->limits.max_seqlen : rows;
     if (__builtin_mul_overflow(rows, longest, &rows)) return false;
   }
@@ -202,7 +220,9 @@ static enum status place_arena(struct planner *planner) {
     if (!buffer->used || buffer->place == PLACE_TILE) continue;
     buffer->place = PLACE_ARENA;
     struct interval *item = &items[count++];
-    *item = (struct interval){.first = chain_at(plan, buffer->first_step), .last = chain_at(plan, buffer->last_step), .id = b};
+    *item = (struct interval){.first = chain_at(plan, buffer->first_step),
+                              .last = chain_at(plan, buffer->last_step),
+                              .id = b};
     fits = buffer_bytes(planner, buffer, &item->bytes);
   }
   if (!fits || !intervals_place(items, scratch, count, &plan->arena_bytes)) {
@@ -221,8 +241,9 @@ out:
   return status;
 }
 
-// ---- operands -----------------------------------------------------------------------------------------------------
-static void operand_place(struct planner *planner, const struct step *step, struct operand *operand) {
+// ---- operands ----
+static void operand_place(struct planner *planner, const struct step *step,
+                          struct operand *operand) {
   if (!lies_in_memory(operand)) return;
   const struct buffer *buffer = planner_buffer(planner, step, operand);
   FW_ASSERT(buffer->used && buffer->place != PLACE_NONE);
@@ -234,7 +255,8 @@ static void operand_place(struct planner *planner, const struct step *step, stru
 
 static struct operand signature_operand(struct planner *planner, int32_t tensor) {
   const struct tensor *t = &planner->graph->tensors[tensor];
-  struct operand operand = {.tensor = tensor, .cols = t->cols, .stride = t->cols, .dtype = t->dtype, .rows = t->rows};
+  struct operand operand = {
+      .tensor = tensor, .cols = t->cols, .stride = t->cols, .dtype = t->dtype, .rows = t->rows};
   operand_place(planner, NULL, &operand);
   return operand;
 }
@@ -252,7 +274,8 @@ static void place_signature(struct planner *planner) {
   for (int32_t i = 0; i < graph->n_outputs; i++) {
     int32_t tensor = planner->root[graph->outputs[i]];
     plan->outputs[i] = signature_operand(planner, tensor);
-    plan->output_is_input[i] = graph->tensors[tensor].kind == TENSOR_INPUT ? graph->tensors[tensor].index : -1;
+    plan->output_is_input[i] =
+        graph->tensors[tensor].kind == TENSOR_INPUT ? graph->tensors[tensor].index : -1;
   }
 }
 
@@ -260,8 +283,10 @@ static void place_signature(struct planner *planner) {
 static enum status mark_needed(struct planner *planner) {
   struct plan *plan = planner->plan;
   uint8_t *needed = calloc((size_t)count_buffers(planner) + 1, 1);
-  if (!needed) return error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
-  for (int32_t t = 0; t < planner->graph->n_tensors; t++) needed[planner->buffer_of[t]] |= planner->wanted[t];
+  if (!needed)
+    return error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
+  for (int32_t t = 0; t < planner->graph->n_tensors; t++)
+    needed[planner->buffer_of[t]] |= planner->wanted[t];
   for (int32_t s = plan->n_steps - 1; s >= 0; s--) {
     struct step *step = &plan->steps[s];
     for (int i = 0; i < step->n_out; i++)
@@ -283,8 +308,10 @@ enum status planner_place(struct planner *planner) {
   if (status != STATUS_OK) return status;
   for (int32_t s = 0; s < plan->n_steps; s++) {
     struct step *step = &plan->steps[s];
-    for (int i = 0; i < step->n_in; i++) operand_place(planner, step, &step->in[i]);
-    for (int i = 0; i < step->n_out; i++) operand_place(planner, step, &step->out[i]);
+    for (int i = 0; i < step->n_in; i++)
+      operand_place(planner, step, &step->in[i]);
+    for (int i = 0; i < step->n_out; i++)
+      operand_place(planner, step, &step->out[i]);
   }
   place_signature(planner);
   return STATUS_OK;

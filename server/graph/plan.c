@@ -1,4 +1,5 @@
-// plan_build: the graph's data flow, then groups (fuse.c), steps (steps.c), memory (place.c), bytes (traffic.c).
+// plan_build: the graph's data flow, then groups (fuse.c), their order (schedule.c), steps
+// (steps.c), memory (place.c), bytes (traffic.c).
 #include "graph/plan.h"
 
 #include "base/log.h"
@@ -13,40 +14,46 @@ const char *fusion_name(enum fusion_mode mode) {
 }
 
 const char *step_kind_name(enum step_kind kind) {
-  static const char *const names[] = {"row", "linear", "attention", "scores", "scale", "softmax", "context"};
+  static const char *const names[] = {"row",   "linear",  "attention", "scores",
+                                      "scale", "softmax", "context"};
   return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "invalid";
 }
 
-// ---- what may be planned ------------------------------------------------------------------------------------------
+// ---- what may be planned ----
 static enum status check_output(const struct graph *graph, int index, struct error *err) {
   int32_t tensor = graph->outputs[index];
   if (tensor < 0 || tensor >= graph->n_tensors)
     return error_set(err, STATUS_INVALID_ARGUMENT, "output %d is no tensor of the graph", index);
   enum tensor_kind kind = graph->tensors[tensor].kind;
   if (kind != TENSOR_ACTIVATION && kind != TENSOR_INPUT)
-    return error_set(err, STATUS_INVALID_ARGUMENT, "output %d, \"%s\", is no activation or input", index,
-                     graph->tensors[tensor].name);
+    return error_set(err, STATUS_INVALID_ARGUMENT, "output %d, \"%s\", is no activation or input",
+                     index, graph->tensors[tensor].name);
   return STATUS_OK;
 }
 
 static enum status check_input(const struct tensor *tensor, uint32_t *seen, struct error *err) {
   if (tensor->index < 0 || tensor->index >= LIMIT_MODEL_INPUTS || (*seen >> tensor->index & 1u))
-    return error_set(err, STATUS_INVALID_ARGUMENT, "input \"%s\" has the signature index %d, expected one of its own in 0..%d",
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "input \"%s\" has the signature index %d, expected one of its own in 0..%d",
                      tensor->name, tensor->index, LIMIT_MODEL_INPUTS - 1);
   *seen |= 1u << tensor->index;
-  if ((tensor->rows != ROWS_TOKENS && tensor->rows != ROWS_SEQS) || tensor->cols < 1 || tensor->cols > LIMIT_DIM)
-    return error_set(err, STATUS_INVALID_ARGUMENT, "input \"%s\" has %d columns or rows of a wrong kind", tensor->name,
+  if ((tensor->rows != ROWS_TOKENS && tensor->rows != ROWS_SEQS) || tensor->cols < 1 ||
+      tensor->cols > LIMIT_DIM)
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "input \"%s\" has %d columns or rows of a wrong kind", tensor->name,
                      tensor->cols);
   return STATUS_OK;
 }
 
-static enum status check_tensors(const struct graph *graph, const struct plan_caps *caps, struct error *err) {
+static enum status check_tensors(const struct graph *graph, const struct plan_caps *caps,
+                                 struct error *err) {
   uint32_t seen = 0;
   for (int32_t t = 0; t < graph->n_tensors; t++) {
     const struct tensor *tensor = &graph->tensors[t];
     if ((unsigned)tensor->dtype >= DTYPE_COUNT || !caps->dtype_ok[tensor->dtype])
-      return error_set(err, STATUS_UNIMPLEMENTED, "tensor \"%s\" is %s, which this device does not compute with",
-                       tensor->name, dtype_name(tensor->dtype));
+      return error_set(err, STATUS_UNIMPLEMENTED,
+                       "tensor \"%s\" is %s, which this device does not compute with", tensor->name,
+                       dtype_name(tensor->dtype));
     if (tensor->kind == TENSOR_WEIGHT && tensor->index < 0)
       return error_set(err, STATUS_INVALID_ARGUMENT, "weight \"%s\" has no id", tensor->name);
     enum status status = tensor->kind == TENSOR_INPUT ? check_input(tensor, &seen, err) : STATUS_OK;
@@ -55,16 +62,18 @@ static enum status check_tensors(const struct graph *graph, const struct plan_ca
   return STATUS_OK;
 }
 
-static enum status check_request(const struct graph *graph, const struct plan_caps *caps, const struct plan_limits *limits,
-                                 struct error *err) {
+static enum status check_request(const struct graph *graph, const struct plan_caps *caps,
+                                 const struct plan_limits *limits, struct error *err) {
   FW_ASSERT(caps->epilogue_kinds & 1u << EPI_BIAS); // a product's own bias; see plan.h
   FW_ASSERT(caps->epilogue_max >= 1);
   FW_ASSERT(!caps->row_chains || caps->tile_rows >= 1);
   if (limits->max_tokens < 1 || limits->max_seqs < 1 || limits->max_seqlen < 1)
-    return error_set(err, STATUS_INVALID_ARGUMENT, "batches of %d tokens, %d sequences of up to %d, expected at least 1 of each",
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "batches of %d tokens, %d sequences of up to %d, expected at least 1 of each",
                      limits->max_tokens, limits->max_seqs, limits->max_seqlen);
   if (graph->n_outputs < 1 || graph->n_outputs > LIMIT_MODEL_OUTPUTS)
-    return error_set(err, STATUS_INVALID_ARGUMENT, "%d outputs, expected 1..%d", graph->n_outputs, LIMIT_MODEL_OUTPUTS);
+    return error_set(err, STATUS_INVALID_ARGUMENT, "%d outputs, expected 1..%d", graph->n_outputs,
+                     LIMIT_MODEL_OUTPUTS);
   for (int i = 0; i < graph->n_outputs; i++) {
     enum status status = check_output(graph, i, err);
     if (status != STATUS_OK) return status;
@@ -72,8 +81,10 @@ static enum status check_request(const struct graph *graph, const struct plan_ca
   return check_tensors(graph, caps, err);
 }
 
-// ---- data flow ----------------------------------------------------------------------------------------------------
-static bool is_view(const struct node *node) { return op_def_get(node->op)->cls == OPC_VIEW; }
+// ---- data flow ----
+static bool is_view(const struct node *node) {
+  return op_def_get(node->op)->cls == OPC_VIEW;
+}
 
 // Views are resolved: from here on every tensor is named by the one that holds its data.
 static void resolve_views(struct planner *planner) {
@@ -85,24 +96,28 @@ static void resolve_views(struct planner *planner) {
   for (int32_t n = 0; n < graph->n_nodes; n++) {
     struct node *node = &planner->nodes[n];
     *node = graph->nodes[n];
-    for (int i = 0; i < node->n_in; i++) node->in[i] = planner->root[node->in[i]];
+    for (int i = 0; i < node->n_in; i++)
+      node->in[i] = planner->root[node->in[i]];
     if (is_view(node))
       planner->root[node->out] = node->in[0];
     else
       planner->producer[node->out] = n;
   }
-  for (int i = 0; i < graph->n_outputs; i++) planner->wanted[planner->root[graph->outputs[i]]] |= (uint8_t)(1u << i);
+  for (int i = 0; i < graph->n_outputs; i++)
+    planner->wanted[planner->root[graph->outputs[i]]] |= (uint8_t)(1u << i);
 }
 
 // A node that leads to no output is not run in any mode.
 static void find_live(struct planner *planner, bool *tensor_live) {
   const struct graph *graph = planner->graph;
-  for (int32_t t = 0; t < graph->n_tensors; t++) tensor_live[t] = planner->wanted[t] != 0;
+  for (int32_t t = 0; t < graph->n_tensors; t++)
+    tensor_live[t] = planner->wanted[t] != 0;
   for (int32_t n = graph->n_nodes - 1; n >= 0; n--) {
     const struct node *node = &planner->nodes[n];
     if (is_view(node) || !tensor_live[node->out]) continue;
     planner->live[n] = true;
-    for (int i = 0; i < node->n_in; i++) tensor_live[node->in[i]] = true;
+    for (int i = 0; i < node->n_in; i++)
+      tensor_live[node->in[i]] = true;
   }
 }
 
@@ -110,9 +125,12 @@ static void index_readers(struct planner *planner) {
   const struct graph *graph = planner->graph;
   int32_t *start = planner->reader_start;
   for (int32_t n = 0; n < graph->n_nodes; n++)
-    for (int i = 0; planner->live[n] && i < planner->nodes[n].n_in; i++) start[planner->nodes[n].in[i] + 1]++;
-  for (int32_t t = 0; t < graph->n_tensors; t++) start[t + 1] += start[t];
-  for (int32_t n = graph->n_nodes - 1; n >= 0; n--) // backwards, each list from its end; slice_col counts meanwhile
+    for (int i = 0; planner->live[n] && i < planner->nodes[n].n_in; i++)
+      start[planner->nodes[n].in[i] + 1]++;
+  for (int32_t t = 0; t < graph->n_tensors; t++)
+    start[t + 1] += start[t];
+  for (int32_t n = graph->n_nodes - 1; n >= 0;
+       n--) // backwards, each list from its end; slice_col counts meanwhile
     for (int i = 0; planner->live[n] && i < planner->nodes[n].n_in; i++) {
       int32_t tensor = planner->nodes[n].in[i];
       planner->readers[start[tensor + 1] - 1 - planner->slice_col[tensor]++] = n;
@@ -120,7 +138,7 @@ static void index_readers(struct planner *planner) {
   memset(planner->slice_col, 0, (size_t)graph->n_tensors * sizeof *planner->slice_col);
 }
 
-// ---- the planner's arrays -----------------------------------------------------------------------------------------
+// ---- the planner's arrays ----
 static void *array(size_t count, size_t bytes, bool *ok) {
   void *memory = calloc(count + 1, bytes);
   *ok = *ok && memory;
@@ -150,13 +168,15 @@ enum status planner_init(struct planner *planner, const struct graph *graph) {
   planner->slice_col = array(tensors, sizeof *planner->slice_col, &ok);
   bool *tensor_live = array(tensors, sizeof *tensor_live, &ok);
   if (ok) {
-    for (size_t n = 0; n < nodes; n++) planner->group_of[n] = planner->next[n] = -1;
+    for (size_t n = 0; n < nodes; n++)
+      planner->group_of[n] = planner->next[n] = -1;
     resolve_views(planner);
     find_live(planner, tensor_live);
     index_readers(planner);
   }
   free(tensor_live);
-  return ok ? STATUS_OK : error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
+  return ok ? STATUS_OK
+            : error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
 }
 
 void planner_deinit(struct planner *planner) {
@@ -179,20 +199,24 @@ void planner_deinit(struct planner *planner) {
   free(planner->slice_col);
 }
 
-// ---- the whole ----------------------------------------------------------------------------------------------------
+// ---- the whole ----
 static enum status build(struct planner *planner) {
   enum status status = planner_init(planner, planner->graph);
-  if (status == STATUS_OK) status = planner_group(planner);
+  if (status != STATUS_OK) return status;
+  planner_group(planner);
+  status = planner_order(planner);
   if (status == STATUS_OK) status = planner_steps(planner);
   if (status == STATUS_OK) status = planner_place(planner);
   if (status == STATUS_OK) status = planner_decide(planner);
   if (status != STATUS_OK) return status;
-  for (int32_t s = 0; s < planner->plan->n_steps; s++) step_traffic(&planner->plan->steps[s]);
+  for (int32_t s = 0; s < planner->plan->n_steps; s++)
+    step_traffic(&planner->plan->steps[s]);
   return STATUS_OK;
 }
 
-enum status plan_build(const struct graph *graph, enum fusion_mode mode, const struct plan_caps *caps,
-                       const struct plan_limits *limits, struct plan **out, struct error *err) {
+enum status plan_build(const struct graph *graph, enum fusion_mode mode,
+                       const struct plan_caps *caps, const struct plan_limits *limits,
+                       struct plan **out, struct error *err) {
   *out = NULL;
   enum status status = check_request(graph, caps, limits, err);
   if (status != STATUS_OK) return status;
@@ -200,7 +224,8 @@ enum status plan_build(const struct graph *graph, enum fusion_mode mode, const s
   if (!plan) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
   plan->mode = mode;
   plan->limits = *limits;
-  struct planner planner = {.graph = graph, .mode = mode, .caps = caps, .limits = *limits, .err = err, .plan = plan};
+  struct planner planner = {
+      .graph = graph, .mode = mode, .caps = caps, .limits = *limits, .err = err, .plan = plan};
   status = build(&planner);
   planner_deinit(&planner);
   if (status == STATUS_OK)

@@ -1,6 +1,7 @@
-// From a graph to steps a back end can walk: grouping (what fuses, and why), traffic (bytes), placement (arena offsets).
-// Pure functions of the graph, a mode and the device's abilities; deterministic; load time only. A finished plan is
-// read-only plain data and may be shared by threads.
+// From a graph to steps a back end can walk: grouping (what fuses, and why), traffic (bytes),
+// placement (arena offsets). Pure functions of the graph, a mode and the device's abilities;
+// deterministic; load time only. A finished plan is read-only plain data and may be shared by
+// threads.
 #ifndef GRAPH_PLAN_H
 #define GRAPH_PLAN_H
 
@@ -11,29 +12,32 @@ const char *fusion_name(enum fusion_mode mode); // "off", "on"
 
 // What a device can do, as far as planning goes. From backend_ops.caps.
 struct plan_caps {
-  bool row_chains;          // CPU: run consecutive row-local steps tile by tile, intermediates in a per-thread tile
-  int32_t tile_rows;        // most rows of such a tile (row_chains only)
-  int64_t tile_bytes;       // most bytes of tile scratch of one thread (fits L2 with room for weights)
-  uint32_t epilogue_kinds;  // bit per enum epilogue_kind that a product can take
-  uint8_t epilogue_max;     // how many
+  bool row_chains;    // CPU: run consecutive row-local steps tile by tile, intermediates in a
+                      // per-thread tile
+  int32_t tile_rows;  // most rows of such a tile (row_chains only)
+  int64_t tile_bytes; // most bytes of tile scratch of one thread (fits L2 with room for weights)
+  uint32_t epilogue_kinds; // bit per enum epilogue_kind that a product can take
+  uint8_t epilogue_max;    // how many
   bool dtype_ok[DTYPE_COUNT];
 };
 
 enum place_kind {
   PLACE_NONE,
   PLACE_ARENA,     // offset into the lane's arena
-  PLACE_TILE,      // offset into the tile scratch: the tensor exists one tile of rows at a time (chain-internal)
+  PLACE_TILE,      // offset into the tile scratch: the tensor exists one tile of rows at a time
+                   // (chain-internal)
   PLACE_WEIGHT,    // weights [n_parts], concatenated by rows (QKV products: three weights as one)
   PLACE_POSITIONS, // batch_geometry.positions
 };
 #define OPERAND_PARTS 4
-// Buffers (not slices) begin at multiples of 64 bytes in the arena and in the tile scratch. A TILE operand holds up to
-// caps.tile_rows rows; row 0 is the first row of the tile being worked on.
+// Buffers (not slices) begin at multiples of 64 bytes in the arena and in the tile scratch. A TILE
+// operand holds up to caps.tile_rows rows; row 0 is the first row of the tile being worked on.
 struct operand {
   enum place_kind place;
-  int32_t tensor;              // tensor id (first part for weights)
-  int64_t offset_bytes;        // ARENA: of row 0 for the planned maximum; TILE: within one thread's scratch
-  int64_t stride;              // elements from row to row (> cols for a column slice of a wider buffer)
+  int32_t tensor; // tensor id (first part for weights)
+  int64_t
+      offset_bytes; // ARENA: of row 0 for the planned maximum; TILE: within one thread's scratch
+  int64_t stride;   // elements from row to row (> cols for a column slice of a wider buffer)
   int32_t cols;
   enum dtype dtype;
   enum row_kind rows;
@@ -52,8 +56,10 @@ enum step_kind {
 };
 const char *step_kind_name(enum step_kind kind);
 
-// Bytes through main (device) memory and floating-point operations of one step, as linear functions of the batch:
-//   fixed + per_token * T + per_seq * B + per_score * sum_sq  (see batch_geometry.sum_sq; heads are in per_score)
+// Bytes through main (device) memory and floating-point operations of one step, as linear functions
+// of the batch:
+//   fixed + per_token * T + per_seq * B + per_score * sum_sq  (see batch_geometry.sum_sq; heads are
+//   in per_score)
 // `fixed` is what does not depend on the batch (weights, tables' compulsory part).
 struct traffic_rate {
   double fixed, per_token, per_seq, per_score;
@@ -63,27 +69,34 @@ struct traffic {
 };
 
 // Order of a step's operands, by kind:
-//   STEP_ROW      in[0 .. row.n_inputs) are the program's inputs; the index operands of gathers follow (in[index_operand],
-//                 cols 1, int32 or int64). out[i] is the program's output i. The iteration space is `rows`.
-//   STEP_LINEAR   in[0] x, in[1] weight, then the epilogue's operands; out[0] y. A weight of several parts is the parts'
-//                 rows one after another ([sum n, k]; a bias: their columns). A node's own bias is EPI_BIAS in both
-//                 modes, so every back end has EPI_BIAS.
-//   STEP_ATTENTION, STEP_SCORES (in q, k), STEP_CONTEXT (in p, v); STEP_SCORES_SCALE and STEP_SCORES_SOFTMAX work in
-//                 place (out[0] is in[0]). Score operands: tensor -1, rows ROWS_SCORES, cols = heads: heads * sum_sq
-//                 elements of the q dtype.
-// Operand ids: one memory place has one (place, offset_bytes); a tensor whose rows live inside a wider buffer has
-// offset_bytes of its first column and the buffer's stride.
+//   STEP_ROW      in[0 .. row.n_inputs) are the program's inputs; the index operands of gathers
+//   follow (in[index_operand],
+//                 cols 1, int32 or int64). out[i] is the program's output i. The iteration space is
+//                 `rows`.
+//   STEP_LINEAR   in[0] x, in[1] weight, then the epilogue's operands; out[0] y. A weight of
+//   several parts is the parts'
+//                 rows one after another ([sum n, k]; a bias: their columns). A node's own bias is
+//                 EPI_BIAS in both modes, so every back end has EPI_BIAS.
+//   STEP_ATTENTION, STEP_SCORES (in q, k), STEP_CONTEXT (in p, v); STEP_SCORES_SCALE and
+//   STEP_SCORES_SOFTMAX work in
+//                 place (out[0] is in[0]). Score operands: tensor -1, rows ROWS_SCORES, cols =
+//                 heads: heads * sum_sq elements of the q dtype.
+// Operand ids: one memory place has one (place, offset_bytes); a tensor whose rows live inside a
+// wider buffer has offset_bytes of its first column and the buffer's stride.
 #define STEP_MAX_IN ROW_MAX_INPUTS
 #define STEP_MAX_OUT ROW_MAX_OUTPUTS
 #define STEP_MAX_NODES 24
 struct step {
   enum step_kind kind;
-  enum row_kind rows;          // iteration space
+  enum row_kind rows; // iteration space
   uint8_t n_in, n_out;
-  uint8_t needed_by;           // bit i: output i of the signature needs this step; a batch skips steps nobody needs
-  uint16_t chain;              // consecutive steps with the same number form a chain (see row_chains): row-local steps
-                               //   over the same `rows`. Other steps have a number of their own. Arena memory is never
-                               //   shared between tensors that one chain touches, so tiles may run in any order.
+  uint8_t needed_by; // bit i: output i of the signature needs this step; a batch skips steps nobody
+                     // needs
+  uint16_t chain; // consecutive steps with the same number form a chain (see row_chains): row-local
+                  // steps
+                  //   over the same `rows`. Other steps have a number of their own. Arena memory is
+                  //   never shared between tensors that one chain touches, so tiles may run in any
+                  //   order.
   struct operand in[STEP_MAX_IN], out[STEP_MAX_OUT];
   union {
     struct row_program row;
@@ -100,7 +113,7 @@ struct step {
 struct decision {
   int32_t producer, consumer; // node indices
   bool fused;
-  const char *reason;         // static text
+  const char *reason; // static text
 };
 
 struct plan_limits {
@@ -111,21 +124,24 @@ struct plan {
   enum fusion_mode mode;
   struct step *steps;
   int32_t n_steps;
-  int64_t arena_bytes;      // lane arena for the largest batch
-  int64_t tile_bytes;       // tile scratch per thread (row_chains only)
+  int64_t arena_bytes; // lane arena for the largest batch
+  int64_t tile_bytes;  // tile scratch per thread (row_chains only)
   struct plan_limits limits;
-  struct operand inputs[LIMIT_MODEL_INPUTS];    // where copy_in puts signature input i (PLACE_NONE: not used by the plan,
-  int32_t n_inputs;                             //   as attention_mask, which only shapes the geometry). Entries at and
-                                                //   after n_inputs are PLACE_NONE, so any signature index may be looked up
-  struct operand outputs[LIMIT_MODEL_OUTPUTS];  // where copy_out finds output i
+  struct operand inputs[LIMIT_MODEL_INPUTS]; // where copy_in puts signature input i (PLACE_NONE:
+                                             // not used by the plan,
+  int32_t n_inputs; //   as attention_mask, which only shapes the geometry). Entries at and
+                    //   after n_inputs are PLACE_NONE, so any signature index may be looked up
+  struct operand outputs[LIMIT_MODEL_OUTPUTS]; // where copy_out finds output i
   int32_t n_outputs;
-  int32_t output_is_input[LIMIT_MODEL_OUTPUTS]; // output i is input j unchanged (identity): j, else -1
+  int32_t
+      output_is_input[LIMIT_MODEL_OUTPUTS]; // output i is input j unchanged (identity): j, else -1
   struct decision *decisions;
   int32_t n_decisions;
 };
 
-MUST_USE enum status plan_build(const struct graph *graph, enum fusion_mode mode, const struct plan_caps *caps,
-                                const struct plan_limits *limits, struct plan **out, struct error *err);
+MUST_USE enum status plan_build(const struct graph *graph, enum fusion_mode mode,
+                                const struct plan_caps *caps, const struct plan_limits *limits,
+                                struct plan **out, struct error *err);
 void plan_free(struct plan *plan);
 
 // Totals of the steps that `outputs` (mask of signature outputs) needs, for one batch.
@@ -134,12 +150,15 @@ struct traffic_total {
   int32_t kernels; // steps
 };
 // Batch total: geometry's T, B, sum_sq.
-struct traffic_total plan_traffic(const struct plan *plan, uint8_t outputs, int64_t n_tokens, int64_t n_seqs, int64_t sum_sq);
-// The share of one request in a batch: its own rows, and of the fixed bytes the part n_tokens / batch_tokens.
-struct traffic_total plan_traffic_share(const struct plan *plan, uint8_t outputs, int64_t n_tokens, int64_t n_seqs,
-                                        int64_t sum_sq, int64_t batch_tokens);
+struct traffic_total plan_traffic(const struct plan *plan, uint8_t outputs, int64_t n_tokens,
+                                  int64_t n_seqs, int64_t sum_sq);
+// The share of one request in a batch: its own rows, and of the fixed bytes the part n_tokens /
+// batch_tokens.
+struct traffic_total plan_traffic_share(const struct plan *plan, uint8_t outputs, int64_t n_tokens,
+                                        int64_t n_seqs, int64_t sum_sq, int64_t batch_tokens);
 
-// Human-readable dump of steps, placement and decisions (explain, golden tests). Returns bytes written (cut at out_bytes).
+// Human-readable dump of steps, placement and decisions (explain, golden tests). Returns bytes
+// written (cut at out_bytes).
 size_t plan_dump(const struct plan *plan, const struct graph *graph, char *out, size_t out_bytes);
 
 #endif

@@ -1,5 +1,6 @@
-// The planner's working state, shared by fuse.c (groups), steps.c (operands), place.c (chains and memory) and traffic.c.
-// Private to the graph folder. One planner lives for one plan_build call; all arrays are freed by planner_deinit.
+// The planner's working state, shared by fuse.c (groups), steps.c (operands), place.c (chains and
+// memory) and traffic.c. Private to the graph folder. One planner lives for one plan_build call;
+// all arrays are freed by planner_deinit.
 #ifndef GRAPH_PLANNER_H
 #define GRAPH_PLANNER_H
 
@@ -7,26 +8,30 @@
 #include "graph/plan.h"
 #include "graph/row_builder.h"
 
-enum group_kind { GROUP_DEAD, GROUP_ROW, GROUP_LINEAR, GROUP_ATTENTION }; // DEAD: merged into another
+// GROUP_DEAD: merged into another.
+enum group_kind { GROUP_DEAD, GROUP_ROW, GROUP_LINEAR, GROUP_ATTENTION };
 
 // What one kernel will do. Its nodes form a list in graph order: head, planner.next[head], ...
 struct group {
   enum group_kind kind;
   enum row_kind rows;
-  int32_t cols;        // row groups: columns of the iteration space
-  bool cols_fixed;     // false: only [rows, 1] tensors so far, which also fit beside wider ones
+  int32_t cols;    // row groups: columns of the iteration space
+  bool cols_fixed; // false: only [rows, 1] tensors so far, which also fit beside wider ones
   int32_t head, tail, n_nodes;
   // GROUP_LINEAR: one part, or several products of one input whose weights are concatenated
   uint8_t n_parts, n_epilogue;
-  int32_t weight[OPERAND_PARTS], bias[OPERAND_PARTS], out[OPERAND_PARTS]; // tensors; bias -1: none (n_parts > 1 only)
+  // (tensors by part; bias -1: none, or not a part's own while n_parts is 1)
+  int32_t weight[OPERAND_PARTS], bias[OPERAND_PARTS], out[OPERAND_PARTS];
 };
 
-// A piece of arena or tile scratch: one tensor, the concatenated outputs of one product, or a score matrix.
+// A piece of arena or tile scratch: one tensor, the concatenated outputs of one product, or a score
+// matrix.
 struct buffer {
   enum row_kind rows;
   enum dtype dtype;
-  int32_t cols;               // of one row (heads for scores)
-  int32_t first_step, last_step; // written, last read; -1 first for inputs, n_steps last for outputs
+  int32_t cols; // of one row (heads for scores)
+  // Written and last read; first is -1 for inputs, last is n_steps for outputs.
+  int32_t first_step, last_step;
   bool used;
   enum place_kind place;
   int64_t offset_bytes, bytes;
@@ -41,43 +46,47 @@ struct planner {
   struct plan *plan;
 
   // graph, with views resolved; tensors by the id of the tensor that holds the data (their root)
-  int32_t *root;              // [n_tensors]
-  struct node *nodes;         // [n_nodes], inputs replaced by their roots
-  int32_t *producer;          // [n_tensors] node, or -1
-  int32_t *reader_start, *readers; // nodes that read a tensor, once an operand: readers[reader_start[t] .. [t + 1])
-  uint8_t *wanted;            // [n_tensors] mask of signature outputs that this tensor is
-  bool *live;                 // [n_nodes] leads to an output and is no view
+  int32_t *root;      // [n_tensors]
+  struct node *nodes; // [n_nodes], inputs replaced by their roots
+  int32_t *producer;  // [n_tensors] node, or -1
+  // Nodes that read tensor t, once an operand: readers[reader_start[t] .. reader_start[t + 1])
+  int32_t *reader_start, *readers;
+  uint8_t *wanted; // [n_tensors] mask of signature outputs that this tensor is
+  bool *live;      // [n_nodes] leads to an output and is no view
 
   // groups
-  struct group *groups;       // [n_groups]
+  struct group *groups; // [n_groups]
   int32_t n_groups;
-  int32_t *group_of, *next;   // [n_nodes], -1: none
-  const char **why;           // [n_nodes][NODE_MAX_INPUTS] why the edge into this operand was not fused
-  int32_t *order;             // [n_order] live groups as they will run
+  int32_t *group_of, *next; // [n_nodes], -1: none
+  const char **why; // [n_nodes][NODE_MAX_INPUTS] why the edge into this operand was not fused
+  int32_t *order;   // [n_order] live groups as they will run
   int32_t n_order;
-  uint32_t *seen;             // [n_groups] marks of path searches
-  int32_t *stack;             // [n_groups]
+  uint32_t *seen; // [n_groups] marks of path searches
+  int32_t *stack; // [n_groups]
   uint32_t seen_mark;
 
   // memory
-  struct buffer *buffers;     // [n_tensors] by tensor, then [n_nodes] the score matrix of an attention node
-  int32_t *buffer_of;         // [n_tensors] tensor whose buffer holds it (not itself: a column slice)
-  int32_t *slice_col;         // [n_tensors] first column in that buffer
+  struct buffer *buffers; // [n_tensors] by tensor, then [n_nodes] an attention's score matrix
+  int32_t *buffer_of;     // [n_tensors] tensor whose buffer holds it (not itself: a column slice)
+  int32_t *slice_col;     // [n_tensors] first column in that buffer
 };
 
 MUST_USE enum status planner_init(struct planner *planner, const struct graph *graph);
 void planner_deinit(struct planner *planner);
 
-// fuse.c: every live node into exactly one group, groups in an order to run in, decisions into the plan.
-MUST_USE enum status planner_group(struct planner *planner);
-MUST_USE enum status planner_decide(struct planner *planner); // after placement, so that reasons can name it
-// Tensors of a row group that must be written to memory are those with a reader elsewhere or wanted as outputs.
-bool planner_is_written(const struct planner *planner, int32_t tensor, int32_t group);
-// The row program of the nodes of `group`, and of `other` when it is not NULL. False: builder->refused says why.
-bool planner_row_program(const struct planner *planner, const struct group *group, const struct group *other,
-                         struct row_builder *builder, struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
+// fuse.c: every live node into exactly one group.
+void planner_group(struct planner *planner);
+// The row program of the nodes of `group`, and of `other` when it is not NULL. False:
+// builder->refused says why.
+bool planner_row_program(const struct planner *planner, const struct group *group,
+                         const struct group *other, struct row_builder *builder,
+                         struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
                          int *n_index);
 
+// schedule.c: groups in an order in which inputs come first.
+MUST_USE enum status planner_order(struct planner *planner);
+// schedule.c: every edge and its reason into the plan; after placement, which is a reason too.
+MUST_USE enum status planner_decide(struct planner *planner);
 // steps.c: groups into steps whose operands name tensors; place and offset are still open.
 MUST_USE enum status planner_steps(struct planner *planner);
 // place.c: chains, tile scratch, arena; fills place, offset and stride of every operand.
@@ -85,6 +94,7 @@ MUST_USE enum status planner_place(struct planner *planner);
 // traffic.c
 void step_traffic(struct step *step);
 
-struct buffer *planner_buffer(struct planner *planner, const struct step *step, const struct operand *operand);
+struct buffer *planner_buffer(struct planner *planner, const struct step *step,
+                              const struct operand *operand);
 
 #endif

@@ -6,12 +6,14 @@
 
 #include <string.h>
 
-void row_builder_init(struct row_builder *builder, const struct graph *graph, enum row_kind rows, int32_t cols) {
+void row_builder_init(struct row_builder *builder, const struct graph *graph, enum row_kind rows,
+                      int32_t cols) {
   memset(builder, 0, sizeof *builder);
   builder->graph = graph;
   builder->rows = rows;
   builder->cols = cols;
-  for (int i = 0; i < ROW_MAX_VALUES; i++) builder->defined[i] = -1;
+  for (int i = 0; i < ROW_MAX_VALUES; i++)
+    builder->defined[i] = -1;
 }
 
 static int refuse(struct row_builder *builder, const char *reason) {
@@ -22,38 +24,65 @@ static int refuse(struct row_builder *builder, const char *reason) {
 // Is the result of `op` on these operands one float a row?
 static bool result_is_scalar(const struct row_builder *builder, enum row_opcode op, int a, int b) {
   switch (op) {
-  case RI_SUM: case RI_MEAN: case RI_MAX_ROW: return true;
-  case RI_ADD: case RI_SUB: case RI_MUL: case RI_DIV: case RI_MAX:
+  case RI_SUM:
+  case RI_MEAN:
+  case RI_MAX_ROW:
+    return true;
+  case RI_ADD:
+  case RI_SUB:
+  case RI_MUL:
+  case RI_DIV:
+  case RI_MAX:
     return builder->insts[a].scalar && builder->insts[b].scalar;
-  case RI_SCALE: case RI_ADD_IMM: case RI_ACT: case RI_CAST: return builder->insts[a].scalar;
-  default: return false;
+  case RI_SCALE:
+  case RI_ADD_IMM:
+  case RI_ACT:
+  case RI_CAST:
+    return builder->insts[a].scalar;
+  default:
+    return false;
   }
 }
 
 static int append(struct row_builder *builder, struct row_value_inst inst) {
-  if (builder->n_insts == ROW_MAX_INSTS) return refuse(builder, "the row program would have too many instructions");
+  if (builder->n_insts == ROW_MAX_INSTS)
+    return refuse(builder, "the row program would have too many instructions");
   builder->insts[builder->n_insts] = inst;
   return builder->n_insts++;
 }
 
-int row_builder_emit(struct row_builder *builder, enum row_opcode op, int a, int b, int c, uint8_t aux, float imm) {
+int row_builder_emit(struct row_builder *builder, enum row_opcode op, int a, int b, int c,
+                     uint8_t aux, float imm) {
   if (builder->refused) return 0;
-  struct row_value_inst inst = {.op = (uint8_t)op, .aux = aux, .a = (int16_t)a, .b = (int16_t)b, .c = (int16_t)c,
-                                .imm = imm, .scalar = result_is_scalar(builder, op, a, b)};
+  struct row_value_inst inst = {.op = (uint8_t)op,
+                                .aux = aux,
+                                .a = (int16_t)a,
+                                .b = (int16_t)b,
+                                .c = (int16_t)c,
+                                .imm = imm,
+                                .scalar = result_is_scalar(builder, op, a, b)};
   return append(builder, inst);
 }
 
-int row_builder_load(struct row_builder *builder, int32_t tensor, enum row_input_class cls, int32_t index_tensor) {
+int row_builder_load(struct row_builder *builder, int32_t tensor, enum row_input_class cls,
+                     int32_t index_tensor) {
   if (builder->refused) return 0;
-  if (builder->n_inputs == ROW_MAX_INPUTS) return refuse(builder, "the row program would have too many inputs");
+  if (builder->n_inputs == ROW_MAX_INPUTS)
+    return refuse(builder, "the row program would have too many inputs");
   int input = builder->n_inputs++;
-  builder->inputs[input] = (struct row_builder_input){.tensor = tensor, .index_tensor = index_tensor, .cls = cls};
-  return append(builder, (struct row_value_inst){.op = RI_LOAD, .a = (int16_t)input, .b = ROW_NO_VALUE, .c = ROW_NO_VALUE,
+  builder->inputs[input] =
+      (struct row_builder_input){.tensor = tensor, .index_tensor = index_tensor, .cls = cls};
+  return append(builder, (struct row_value_inst){.op = RI_LOAD,
+                                                 .a = (int16_t)input,
+                                                 .b = ROW_NO_VALUE,
+                                                 .c = ROW_NO_VALUE,
                                                  .scalar = cls == IN_PER_ROW || cls == IN_SCALAR});
 }
 
-// The class by which a tensor of this shape is loaded here; false when it does not fit the iteration space.
-static bool load_class(const struct row_builder *builder, const struct tensor *tensor, enum row_input_class *cls) {
+// The class by which a tensor of this shape is loaded here; false when it does not fit the
+// iteration space.
+static bool load_class(const struct row_builder *builder, const struct tensor *tensor,
+                       enum row_input_class *cls) {
   if (tensor->kind == TENSOR_WEIGHT) {
     *cls = tensor->cols == builder->cols ? IN_PER_COL : IN_SCALAR;
     return tensor->n_rows == 1 && (tensor->cols == builder->cols || tensor->cols == 1);
@@ -76,8 +105,10 @@ int row_builder_value(struct row_builder *builder, int32_t tensor) {
 
 void row_builder_define(struct row_builder *builder, int32_t tensor, int value) {
   if (builder->refused) return;
-  // A cast to fp32 gives its operand another name: one value holds one tensor, so copy it by a no-op scaling.
-  if (builder->defined[value] >= 0) value = row_builder_emit(builder, RI_SCALE, value, ROW_NO_VALUE, ROW_NO_VALUE, 0, 1.0f);
+  // A cast to fp32 gives its operand another name: one value holds one tensor, so copy it by a
+  // no-op scaling.
+  if (builder->defined[value] >= 0)
+    value = row_builder_emit(builder, RI_SCALE, value, ROW_NO_VALUE, ROW_NO_VALUE, 0, 1.0f);
   if (!builder->refused) builder->defined[value] = tensor;
 }
 
@@ -93,7 +124,9 @@ void row_builder_store(struct row_builder *builder, int32_t tensor) {
   }
   int output = builder->n_outputs++;
   builder->outputs[output] = tensor;
-  append(builder, (struct row_value_inst){.op = RI_STORE, .a = (int16_t)value, .b = (int16_t)output, .c = ROW_NO_VALUE});
+  append(builder,
+         (struct row_value_inst){
+             .op = RI_STORE, .a = (int16_t)value, .b = (int16_t)output, .c = ROW_NO_VALUE});
 }
 
 void row_builder_node(struct row_builder *builder, const struct node *node) {
@@ -102,10 +135,11 @@ void row_builder_node(struct row_builder *builder, const struct node *node) {
   if (!builder->refused) def->lower(builder, node);
 }
 
-// ---- registers ---------------------------------------------------------------------------------------------------
+// ---- registers ----
 // Index of the last instruction that reads each value.
 static void last_uses(const struct row_builder *builder, int16_t last[ROW_MAX_VALUES]) {
-  for (int i = 0; i < builder->n_insts; i++) last[i] = (int16_t)i;
+  for (int i = 0; i < builder->n_insts; i++)
+    last[i] = (int16_t)i;
   for (int i = 0; i < builder->n_insts; i++) {
     const struct row_value_inst *inst = &builder->insts[i];
     if (inst->op == RI_LOAD) continue;
@@ -128,9 +162,11 @@ static int register_free(const struct registers *regs) {
   return -1;
 }
 
-// The register for the result of instruction i. It may be that of operand a, when a ends here and both are of one class
-// (a row kernel may overwrite the row it reads, never one that it broadcasts); never that of b or c.
-static int register_take(struct registers *regs, const struct row_builder *builder, int i, const int16_t *last) {
+// The register for the result of instruction i. It may be that of operand a, when a ends here and
+// both are of one class (a row kernel may overwrite the row it reads, never one that it
+// broadcasts); never that of b or c.
+static int register_take(struct registers *regs, const struct row_builder *builder, int i,
+                         const int16_t *last) {
   const struct row_value_inst *inst = &builder->insts[i];
   bool distinct = inst->a != inst->b && inst->a != inst->c;
   if (inst->op != RI_LOAD && inst->a >= 0 && last[inst->a] == i && distinct &&
@@ -156,7 +192,12 @@ static bool allocate_registers(struct row_builder *builder, struct row_program *
   for (int i = 0; i < builder->n_insts; i++) {
     const struct row_value_inst *inst = &builder->insts[i];
     struct row_inst *made = &out->insts[i];
-    *made = (struct row_inst){.op = inst->op, .a = ROW_NONE, .b = ROW_NONE, .c = ROW_NONE, .aux = inst->aux, .imm = inst->imm};
+    *made = (struct row_inst){.op = inst->op,
+                              .a = ROW_NONE,
+                              .b = ROW_NONE,
+                              .c = ROW_NONE,
+                              .aux = inst->aux,
+                              .imm = inst->imm};
     if (inst->op == RI_STORE) {
       made->dst = (uint8_t)inst->b;
       made->a = register_of(&regs, inst->a);
@@ -180,16 +221,19 @@ static bool allocate_registers(struct row_builder *builder, struct row_program *
   return true;
 }
 
-// ---- the finished program ------------------------------------------------------------------------------------------
-// Positions of index operands among the step's inputs; one tensor that indexes two tables is one operand.
-static bool place_index_operands(struct row_builder *builder, struct row_program *out, int32_t *index_tensors, int *n_index) {
+// ---- the finished program ----
+// Positions of index operands among the step's inputs; one tensor that indexes two tables is one
+// operand.
+static bool place_index_operands(struct row_builder *builder, struct row_program *out,
+                                 int32_t *index_tensors, int *n_index) {
   *n_index = 0;
   for (int i = 0; i < builder->n_inputs; i++) {
     int32_t tensor = builder->inputs[i].index_tensor;
     out->inputs[i].index_operand = ROW_NONE;
     if (tensor < 0 || builder->graph->tensors[tensor].kind == TENSOR_POSITIONS) continue;
     int at = 0;
-    while (at < *n_index && index_tensors[at] != tensor) at++;
+    while (at < *n_index && index_tensors[at] != tensor)
+      at++;
     if (at == *n_index) {
       if (builder->n_inputs + *n_index >= ROW_MAX_INPUTS) {
         refuse(builder, "the row program would have too many inputs");
@@ -208,8 +252,8 @@ static int value_of(const struct row_builder *builder, int32_t tensor) {
   return -1;
 }
 
-bool row_builder_finish(struct row_builder *builder, struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
-                        int *n_index) {
+bool row_builder_finish(struct row_builder *builder, struct row_program *out,
+                        int32_t index_tensors[ROW_MAX_INPUTS], int *n_index) {
   memset(out, 0, sizeof *out);
   *n_index = 0;
   if (builder->refused) return false;
@@ -226,5 +270,6 @@ bool row_builder_finish(struct row_builder *builder, struct row_program *out, in
     out->output_dtype[i] = tensors[builder->outputs[i]].dtype;
     out->output_is_scalar[i] = builder->insts[value_of(builder, builder->outputs[i])].scalar;
   }
-  return place_index_operands(builder, out, index_tensors, n_index) && allocate_registers(builder, out);
+  return place_index_operands(builder, out, index_tensors, n_index) &&
+         allocate_registers(builder, out);
 }

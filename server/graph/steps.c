@@ -8,7 +8,8 @@
 
 static struct operand operand_of(const struct planner *planner, int32_t tensor) {
   const struct tensor *t = &planner->graph->tensors[tensor];
-  struct operand operand = {.tensor = tensor, .cols = t->cols, .stride = t->cols, .dtype = t->dtype, .rows = t->rows};
+  struct operand operand = {
+      .tensor = tensor, .cols = t->cols, .stride = t->cols, .dtype = t->dtype, .rows = t->rows};
   if (t->kind == TENSOR_POSITIONS) operand.place = PLACE_POSITIONS;
   if (t->kind == TENSOR_WEIGHT) {
     operand.place = PLACE_WEIGHT;
@@ -20,7 +21,10 @@ static struct operand operand_of(const struct planner *planner, int32_t tensor) 
 
 static struct operand scores_operand(const struct planner *planner, const struct node *node) {
   const struct tensor *q = &planner->graph->tensors[node->in[0]];
-  return (struct operand){.tensor = -1, .cols = node->attrs.heads, .stride = node->attrs.heads, .dtype = q->dtype,
+  return (struct operand){.tensor = -1,
+                          .cols = node->attrs.heads,
+                          .stride = node->attrs.heads,
+                          .dtype = q->dtype,
                           .rows = ROWS_SCORES};
 }
 
@@ -34,16 +38,20 @@ static void step_add_out(struct step *step, struct operand operand) {
   step->out[step->n_out++] = operand;
 }
 
-// "linear+bias+gelu"; equal neighbours are counted, as in "embedding*3". Cut with "..." when it does not fit.
+// "linear+bias+gelu"; equal neighbours are counted, as in "embedding*3". Cut with "..." when it
+// does not fit.
 static void step_label(const struct planner *planner, struct step *step) {
   size_t used = 0, room = sizeof step->label;
   for (int i = 0, count; i < step->n_nodes; i += count) {
     const struct node *node = &planner->nodes[step->nodes[i]];
-    for (count = 1; i + count < step->n_nodes && planner->nodes[step->nodes[i + count]].op == node->op;) count++;
+    for (count = 1;
+         i + count < step->n_nodes && planner->nodes[step->nodes[i + count]].op == node->op;)
+      count++;
     char times[16] = "";
     if (count > 1) snprintf(times, sizeof times, "*%d", count);
-    int length = snprintf(step->label + used, room - used, "%s%s%s%s", used ? "+" : "", op_name(node->op), times,
-                          node->op == OP_LINEAR && node->n_in > 2 ? "+bias" : "");
+    int length =
+        snprintf(step->label + used, room - used, "%s%s%s%s", used ? "+" : "", op_name(node->op),
+                 times, node->op == OP_LINEAR && node->n_in > 2 ? "+bias" : "");
     if ((size_t)length >= room - used) {
       snprintf(step->label + room - 4, 4, "...");
       return;
@@ -52,7 +60,8 @@ static void step_label(const struct planner *planner, struct step *step) {
   }
 }
 
-static struct step *step_begin(struct planner *planner, enum step_kind kind, const struct group *group) {
+static struct step *step_begin(struct planner *planner, enum step_kind kind,
+                               const struct group *group) {
   struct step *step = &planner->plan->steps[planner->plan->n_steps++];
   step->kind = kind;
   step->rows = group->rows;
@@ -64,7 +73,7 @@ static struct step *step_begin(struct planner *planner, enum step_kind kind, con
   return step;
 }
 
-// ---- rows ---------------------------------------------------------------------------------------------------------
+// ---- rows ----
 static enum status row_step(struct planner *planner, const struct group *group) {
   struct step *step = step_begin(planner, STEP_ROW, group);
   struct row_builder builder;
@@ -72,16 +81,20 @@ static enum status row_step(struct planner *planner, const struct group *group) 
   int n_index;
   if (!planner_row_program(planner, group, NULL, &builder, &step->row, index_tensors, &n_index))
     return error_set(planner->err, STATUS_INTERNAL, "step %s: %s", step->label, builder.refused);
-  for (int i = 0; i < builder.n_inputs; i++) step_add_in(step, operand_of(planner, builder.inputs[i].tensor));
-  for (int i = 0; i < n_index; i++) step_add_in(step, operand_of(planner, index_tensors[i]));
-  for (int i = 0; i < builder.n_outputs; i++) step_add_out(step, operand_of(planner, builder.outputs[i]));
+  for (int i = 0; i < builder.n_inputs; i++)
+    step_add_in(step, operand_of(planner, builder.inputs[i].tensor));
+  for (int i = 0; i < n_index; i++)
+    step_add_in(step, operand_of(planner, index_tensors[i]));
+  for (int i = 0; i < builder.n_outputs; i++)
+    step_add_out(step, operand_of(planner, builder.outputs[i]));
   return STATUS_OK;
 }
 
-// ---- products -----------------------------------------------------------------------------------------------------
-// Weights or biases side by side as one operand. The parts are alike in dtype; a weight's columns are k, a bias's are
-// those of all parts.
-static struct operand parts_operand(const struct planner *planner, const int32_t *tensors, int n_parts, bool is_bias) {
+// ---- products ----
+// Weights or biases side by side as one operand. The parts are alike in dtype; a weight's columns
+// are k, a bias's are those of all parts.
+static struct operand parts_operand(const struct planner *planner, const int32_t *tensors,
+                                    int n_parts, bool is_bias) {
   struct operand operand = operand_of(planner, tensors[0]);
   for (int i = 1; i < n_parts; i++) {
     operand.weight[operand.n_parts++] = planner->graph->tensors[tensors[i]].index;
@@ -91,7 +104,8 @@ static struct operand parts_operand(const struct planner *planner, const int32_t
   return operand;
 }
 
-static void epilogue_add(const struct planner *planner, struct step *step, struct epilogue_op op, int32_t operand) {
+static void epilogue_add(const struct planner *planner, struct step *step, struct epilogue_op op,
+                         int32_t operand) {
   struct linear_problem *linear = &step->linear;
   FW_ASSERT(linear->n_epilogue < EPILOGUE_MAX);
   op.operand = ROW_NONE;
@@ -103,13 +117,16 @@ static void epilogue_add(const struct planner *planner, struct step *step, struc
 }
 
 // The epilogue of one product: its own bias, then the folded nodes in order.
-static void single_epilogue(const struct planner *planner, const struct group *group, struct step *step) {
+static void single_epilogue(const struct planner *planner, const struct group *group,
+                            struct step *step) {
   const struct node *node = &planner->nodes[group->head];
-  if (node->n_in > 2) epilogue_add(planner, step, (struct epilogue_op){.kind = EPI_BIAS}, node->in[2]);
+  if (node->n_in > 2)
+    epilogue_add(planner, step, (struct epilogue_op){.kind = EPI_BIAS}, node->in[2]);
   int32_t product = node->out;
   for (int32_t n = planner->next[group->head]; n >= 0; n = planner->next[n]) {
     struct op_fold fold;
-    bool folds = op_def_get(planner->nodes[n].op)->fold(planner->graph, &planner->nodes[n], product, &fold);
+    bool folds =
+        op_def_get(planner->nodes[n].op)->fold(planner->graph, &planner->nodes[n], product, &fold);
     FW_ASSERT(folds);
     if (fold.has_epilogue) epilogue_add(planner, step, fold.epilogue, fold.operand);
     product = planner->nodes[n].out;
@@ -121,7 +138,8 @@ static void linear_step(struct planner *planner, const struct group *group) {
   const struct tensor *tensors = planner->graph->tensors;
   int32_t x = planner->nodes[group->head].in[0];
   struct operand y = operand_of(planner, group->out[0]);
-  for (int i = 1; i < group->n_parts; i++) { // the other parts are columns of the first one's buffer
+  for (int i = 1; i < group->n_parts;
+       i++) { // the other parts are columns of the first one's buffer
     planner->buffer_of[group->out[i]] = group->out[0];
     planner->slice_col[group->out[i]] = y.cols;
     y.cols += tensors[group->out[i]].cols;
@@ -131,8 +149,11 @@ static void linear_step(struct planner *planner, const struct group *group) {
   step_add_in(step, operand_of(planner, x));
   step_add_in(step, parts_operand(planner, group->weight, group->n_parts, false));
   step_add_out(step, y);
-  step->linear = (struct linear_problem){.n = y.cols, .k = tensors[x].cols, .x_dtype = tensors[x].dtype,
-                                         .w_dtype = tensors[group->weight[0]].dtype, .y_dtype = y.dtype};
+  step->linear = (struct linear_problem){.n = y.cols,
+                                         .k = tensors[x].cols,
+                                         .x_dtype = tensors[x].dtype,
+                                         .w_dtype = tensors[group->weight[0]].dtype,
+                                         .y_dtype = y.dtype};
   if (group->n_parts == 1) {
     single_epilogue(planner, group, step);
   } else if (group->bias[0] >= 0) {
@@ -141,10 +162,12 @@ static void linear_step(struct planner *planner, const struct group *group) {
   }
 }
 
-// ---- attention ----------------------------------------------------------------------------------------------------
-static struct attention_problem attention_problem_of(const struct planner *planner, const struct node *node) {
+// ---- attention ----
+static struct attention_problem attention_problem_of(const struct planner *planner,
+                                                     const struct node *node) {
   const struct tensor *q = &planner->graph->tensors[node->in[0]];
-  struct attention_problem problem = {.heads = node->attrs.heads, .causal = node->attrs.causal, .dtype = q->dtype};
+  struct attention_problem problem = {
+      .heads = node->attrs.heads, .causal = node->attrs.causal, .dtype = q->dtype};
   problem.kv_heads = node->attrs.kv_heads ? node->attrs.kv_heads : node->attrs.heads;
   problem.head_dim = q->cols / node->attrs.heads;
   problem.scale = node->attrs.factor;
@@ -156,14 +179,16 @@ static void attention_step(struct planner *planner, const struct group *group) {
   const struct node *node = &planner->nodes[group->head];
   struct step *step = step_begin(planner, STEP_ATTENTION, group);
   step->attention = attention_problem_of(planner, node);
-  for (int i = 0; i < 3; i++) step_add_in(step, operand_of(planner, node->in[i]));
+  for (int i = 0; i < 3; i++)
+    step_add_in(step, operand_of(planner, node->in[i]));
   step_add_out(step, operand_of(planner, node->out));
 }
 
 // One op at a time: the score matrix is in memory between four steps.
 static void attention_steps_unfused(struct planner *planner, const struct group *group) {
   const struct node *node = &planner->nodes[group->head];
-  static const enum step_kind kinds[] = {STEP_SCORES, STEP_SCORES_SCALE, STEP_SCORES_SOFTMAX, STEP_CONTEXT};
+  static const enum step_kind kinds[] = {STEP_SCORES, STEP_SCORES_SCALE, STEP_SCORES_SOFTMAX,
+                                         STEP_CONTEXT};
   for (int i = 0; i < 4; i++) {
     struct step *step = step_begin(planner, kinds[i], group);
     step->attention = attention_problem_of(planner, node);
@@ -175,27 +200,31 @@ static void attention_steps_unfused(struct planner *planner, const struct group 
       step_add_in(step, scores_operand(planner, node));
     }
     if (kinds[i] == STEP_CONTEXT) step_add_in(step, operand_of(planner, node->in[2]));
-    step_add_out(step, kinds[i] == STEP_CONTEXT ? operand_of(planner, node->out) : scores_operand(planner, node));
+    step_add_out(step, kinds[i] == STEP_CONTEXT ? operand_of(planner, node->out)
+                                                : scores_operand(planner, node));
     if (kinds[i] != STEP_CONTEXT) step->rows = ROWS_SCORES;
   }
 }
 
-// ---- the whole ----------------------------------------------------------------------------------------------------
+// ---- the whole ----
 static void buffers_init(struct planner *planner) {
   const struct graph *graph = planner->graph;
   for (int32_t t = 0; t < graph->n_tensors; t++) {
     const struct tensor *tensor = &graph->tensors[t];
     planner->buffer_of[t] = t;
-    planner->buffers[t] = (struct buffer){.rows = tensor->rows, .dtype = tensor->dtype, .cols = tensor->cols};
+    planner->buffers[t] =
+        (struct buffer){.rows = tensor->rows, .dtype = tensor->dtype, .cols = tensor->cols};
   }
   for (int32_t n = 0; n < graph->n_nodes; n++) {
     if (!planner->live[n] || planner->nodes[n].op != OP_ATTENTION) continue;
     struct operand scores = scores_operand(planner, &planner->nodes[n]);
-    planner->buffers[graph->n_tensors + n] = (struct buffer){.rows = ROWS_SCORES, .dtype = scores.dtype, .cols = scores.cols};
+    planner->buffers[graph->n_tensors + n] =
+        (struct buffer){.rows = ROWS_SCORES, .dtype = scores.dtype, .cols = scores.cols};
   }
 }
 
-struct buffer *planner_buffer(struct planner *planner, const struct step *step, const struct operand *operand) {
+struct buffer *planner_buffer(struct planner *planner, const struct step *step,
+                              const struct operand *operand) {
   if (operand->tensor < 0) return &planner->buffers[planner->graph->n_tensors + step->nodes[0]];
   return &planner->buffers[planner->buffer_of[operand->tensor]];
 }
@@ -204,17 +233,23 @@ enum status planner_steps(struct planner *planner) {
   struct plan *plan = planner->plan;
   size_t n_steps = 0; // unfused attention is four steps
   for (int32_t i = 0; i < planner->n_order; i++)
-    n_steps += planner->mode == FUSION_OFF && planner->groups[planner->order[i]].kind == GROUP_ATTENTION ? 4 : 1;
+    n_steps +=
+        planner->mode == FUSION_OFF && planner->groups[planner->order[i]].kind == GROUP_ATTENTION
+            ? 4
+            : 1;
   plan->steps = calloc(n_steps + 1, sizeof *plan->steps);
-  if (!plan->steps) return error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
+  if (!plan->steps)
+    return error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
   buffers_init(planner);
   for (int32_t i = 0; i < planner->n_order; i++) {
     const struct group *group = &planner->groups[planner->order[i]];
     enum status status = STATUS_OK;
     if (group->kind == GROUP_ROW) status = row_step(planner, group);
     if (group->kind == GROUP_LINEAR) linear_step(planner, group);
-    if (group->kind == GROUP_ATTENTION && planner->mode == FUSION_ON) attention_step(planner, group);
-    if (group->kind == GROUP_ATTENTION && planner->mode == FUSION_OFF) attention_steps_unfused(planner, group);
+    if (group->kind == GROUP_ATTENTION && planner->mode == FUSION_ON)
+      attention_step(planner, group);
+    if (group->kind == GROUP_ATTENTION && planner->mode == FUSION_OFF)
+      attention_steps_unfused(planner, group);
     if (status != STATUS_OK) return status;
   }
   return STATUS_OK;

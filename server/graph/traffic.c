@@ -1,7 +1,9 @@
-// Bytes and operations of a step as linear functions of the batch. docs/TRAFFIC.md has the model and every formula.
+// Bytes and operations of a step as linear functions of the batch. docs/TRAFFIC.md has the model
+// and every formula.
 #include "graph/planner.h"
 
-#define FLOPS_ACTIVATION 8 // a polynomial or an exp and a division; a convention, not a count of instructions
+#define FLOPS_ACTIVATION                                                                           \
+  8 // a polynomial or an exp and a division; a convention, not a count of instructions
 
 static void rate_add(struct traffic_rate *rate, enum row_kind rows, double per_row) {
   if (rows == ROWS_TOKENS) rate->per_token += per_row;
@@ -14,11 +16,12 @@ static double row_bytes(const struct operand *operand) {
   return (double)operand->cols * (double)dtype_bytes(operand->dtype);
 }
 
-// ---- bytes --------------------------------------------------------------------------------------------------------
+// ---- bytes ----
 // Read twice by one step, moved once: is operand i the same data as an earlier one?
 static bool is_repeated(const struct step *step, int i) {
   for (int j = 0; j < i; j++)
-    if (step->in[j].tensor == step->in[i].tensor && step->in[j].place == step->in[i].place) return true;
+    if (step->in[j].tensor == step->in[i].tensor && step->in[j].place == step->in[i].place)
+      return true;
   return false;
 }
 
@@ -26,7 +29,8 @@ static void read_row_input(struct step *step, int i) {
   const struct row_input *input = &step->row.inputs[i];
   const struct operand *operand = &step->in[i];
   struct traffic_rate *read = &step->traffic.read;
-  if (input->cls == IN_GATHER) { // the rows that are touched, not the table; tables may be gathered from repeatedly
+  if (input->cls == IN_GATHER) { // the rows that are touched, not the table; tables may be gathered
+                                 // from repeatedly
     rate_add(read, step->rows, row_bytes(operand));
     if (input->index_operand == ROW_NONE) rate_add(read, step->rows, sizeof(int32_t)); // positions
     return;
@@ -48,27 +52,40 @@ static void read_bytes(struct step *step) {
 
 static void write_bytes(struct step *step) {
   for (int i = 0; i < step->n_out; i++)
-    if (step->out[i].place != PLACE_TILE) rate_add(&step->traffic.write, step->out[i].rows, row_bytes(&step->out[i]));
+    if (step->out[i].place != PLACE_TILE)
+      rate_add(&step->traffic.write, step->out[i].rows, row_bytes(&step->out[i]));
 }
 
-// ---- operations ---------------------------------------------------------------------------------------------------
-static double activation_flops(uint8_t act) { return act == ACT_NONE ? 0 : act == ACT_RELU ? 1 : FLOPS_ACTIVATION; }
+// ---- operations ----
+static double activation_flops(uint8_t act) {
+  return act == ACT_NONE ? 0 : act == ACT_RELU ? 1 : FLOPS_ACTIVATION;
+}
 
 static double inst_flops(const struct row_inst *inst) {
   switch ((enum row_opcode)inst->op) {
-  case RI_LOAD: case RI_STORE: case RI_CAST: return 0;
-  case RI_ACT: return activation_flops(inst->aux);
-  case RI_LAYER_NORM: return 7; // sum; subtract, square, sum; scale; gamma, beta
-  case RI_RMS_NORM: return 4;
-  case RI_SOFTMAX: return 5; // max; subtract, exp, sum; divide
-  case RI_NORMALIZE: return 3;
-  default: return 1;
+  case RI_LOAD:
+  case RI_STORE:
+  case RI_CAST:
+    return 0;
+  case RI_ACT:
+    return activation_flops(inst->aux);
+  case RI_LAYER_NORM:
+    return 7; // sum; subtract, square, sum; scale; gamma, beta
+  case RI_RMS_NORM:
+    return 4;
+  case RI_SOFTMAX:
+    return 5; // max; subtract, exp, sum; divide
+  case RI_NORMALIZE:
+    return 3;
+  default:
+    return 1;
   }
 }
 
 static void row_flops(struct step *step) {
   double per_element = 0;
-  for (int i = 0; i < step->row.n_insts; i++) per_element += inst_flops(&step->row.insts[i]);
+  for (int i = 0; i < step->row.n_insts; i++)
+    per_element += inst_flops(&step->row.insts[i]);
   rate_add(&step->traffic.flops, step->rows, per_element * step->row.cols);
   for (int i = 0; i < step->row.n_inputs; i++) // pooling: one addition or comparison an element
     if (step->row.inputs[i].cls == IN_POOL_MEAN || step->row.inputs[i].cls == IN_POOL_MAX)
@@ -79,7 +96,9 @@ static void linear_flops(struct step *step) {
   const struct linear_problem *linear = &step->linear;
   double per_row = 2.0 * linear->n * linear->k;
   for (int i = 0; i < linear->n_epilogue; i++)
-    per_row += linear->n * (linear->epilogue[i].kind == EPI_ACT ? activation_flops(linear->epilogue[i].act) : 1.0);
+    per_row +=
+        linear->n *
+        (linear->epilogue[i].kind == EPI_ACT ? activation_flops(linear->epilogue[i].act) : 1.0);
   rate_add(&step->traffic.flops, step->rows, per_row);
 }
 
@@ -89,9 +108,16 @@ static void attention_flops(struct step *step) {
   double softmax = 5 * heads, all = 2 * product + heads + softmax;
   struct traffic_rate *flops = &step->traffic.flops;
   switch (step->kind) {
-  case STEP_SCORES: case STEP_CONTEXT: flops->per_score = product; break;
-  case STEP_SCORES_SCALE: flops->per_score = heads; break;
-  case STEP_SCORES_SOFTMAX: flops->per_score = softmax; break;
+  case STEP_SCORES:
+  case STEP_CONTEXT:
+    flops->per_score = product;
+    break;
+  case STEP_SCORES_SCALE:
+    flops->per_score = heads;
+    break;
+  case STEP_SCORES_SOFTMAX:
+    flops->per_score = softmax;
+    break;
   default: // fused: a causal mask leaves (s^2 + s) / 2 of a sequence's scores
     flops->per_score = problem->causal ? all / 2 : all;
     flops->per_token = problem->causal ? all / 2 : 0;
@@ -109,14 +135,15 @@ void step_traffic(struct step *step) {
     attention_flops(step);
 }
 
-// ---- totals -------------------------------------------------------------------------------------------------------
-static double rate_at(const struct traffic_rate *rate, double fixed_share, int64_t n_tokens, int64_t n_seqs, int64_t sum_sq) {
-  return rate->fixed * fixed_share + rate->per_token * (double)n_tokens + rate->per_seq * (double)n_seqs +
-         rate->per_score * (double)sum_sq;
+// ---- totals ----
+static double rate_at(const struct traffic_rate *rate, double fixed_share, int64_t n_tokens,
+                      int64_t n_seqs, int64_t sum_sq) {
+  return rate->fixed * fixed_share + rate->per_token * (double)n_tokens +
+         rate->per_seq * (double)n_seqs + rate->per_score * (double)sum_sq;
 }
 
-static struct traffic_total total_at(const struct plan *plan, uint8_t outputs, double fixed_share, int64_t n_tokens,
-                                     int64_t n_seqs, int64_t sum_sq) {
+static struct traffic_total total_at(const struct plan *plan, uint8_t outputs, double fixed_share,
+                                     int64_t n_tokens, int64_t n_seqs, int64_t sum_sq) {
   struct traffic_total total = {0};
   for (int32_t s = 0; s < plan->n_steps; s++) {
     const struct traffic *traffic = &plan->steps[s].traffic;
@@ -129,12 +156,13 @@ static struct traffic_total total_at(const struct plan *plan, uint8_t outputs, d
   return total;
 }
 
-struct traffic_total plan_traffic(const struct plan *plan, uint8_t outputs, int64_t n_tokens, int64_t n_seqs, int64_t sum_sq) {
+struct traffic_total plan_traffic(const struct plan *plan, uint8_t outputs, int64_t n_tokens,
+                                  int64_t n_seqs, int64_t sum_sq) {
   return total_at(plan, outputs, 1, n_tokens, n_seqs, sum_sq);
 }
 
-struct traffic_total plan_traffic_share(const struct plan *plan, uint8_t outputs, int64_t n_tokens, int64_t n_seqs,
-                                        int64_t sum_sq, int64_t batch_tokens) {
+struct traffic_total plan_traffic_share(const struct plan *plan, uint8_t outputs, int64_t n_tokens,
+                                        int64_t n_seqs, int64_t sum_sq, int64_t batch_tokens) {
   double share = batch_tokens > 0 ? (double)n_tokens / (double)batch_tokens : 1;
   return total_at(plan, outputs, share, n_tokens, n_seqs, sum_sq);
 }

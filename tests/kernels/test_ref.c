@@ -1,4 +1,5 @@
-// The oracle itself: values worked out by hand, and the ways in which such kernels are known to go wrong.
+// The oracle itself: values worked out by hand, and the ways in which such kernels are known to go
+// wrong.
 #include "kernels/ref/ref.h"
 
 #include <float.h>
@@ -11,7 +12,8 @@
 #include <cmocka.h>
 
 static void near(double found, double expected, double tolerance, const char *what) {
-  if (!(fabs(found - expected) <= tolerance)) fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
+  if (!(fabs(found - expected) <= tolerance))
+    fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
 }
 
 static void near_all(const double *found, const double *expected, int n, const char *what) {
@@ -26,7 +28,7 @@ static void near_relative(double found, double expected, double tolerance, const
   near(found, expected, fabs(expected) * tolerance, what);
 }
 
-// ---- activations --------------------------------------------------------------------------------------------------
+// ---- activations ----
 static void activations_have_their_known_values(void **state) {
   (void)state;
   near(ref_activate(ACT_GELU_ERF, 1), 0.8413447460685429, 1e-15, "gelu(1) = Phi(1)");
@@ -39,13 +41,14 @@ static void activations_have_their_known_values(void **state) {
   near(ref_activate(ACT_NONE, -3), -3, 0, "none");
 }
 
-// 0.5 x (1 + erf) loses every digit in the left tail. The tail's asymptotic series is the independent witness:
-// Phi(-a) = phi(a)/a (1 - 1/a^2 + 3/a^4 - 15/a^6 + ...).
+// 0.5 x (1 + erf) loses every digit in the left tail. The tail's asymptotic series is the
+// independent witness: Phi(-a) = phi(a)/a (1 - 1/a^2 + 3/a^4 - 15/a^6 + ...).
 static void gelu_erf_keeps_its_digits_in_the_left_tail(void **state) {
   (void)state;
   for (double a = 6; a <= 12; a += 0.25) {
     double series = 1, term = 1, phi = exp(-a * a / 2) / sqrt(2 * acos(-1.0));
-    for (int k = 1; k <= 8; k++) series += term *= -(2 * k - 1) / (a * a);
+    for (int k = 1; k <= 8; k++)
+      series += term *= -(2 * k - 1) / (a * a);
     char label[32];
     snprintf(label, sizeof label, "gelu(%g)", -a);
     near_relative(ref_activate(ACT_GELU_ERF, -a), -phi * series, 1e-3, label);
@@ -79,7 +82,8 @@ static void the_two_gelus_differ_so_that_the_wrong_one_is_noticed(void **state) 
 
 static void activations_end_at_their_limits(void **state) {
   (void)state;
-  static const enum activation all[] = {ACT_GELU_ERF, ACT_GELU_TANH, ACT_SILU, ACT_TANH, ACT_SIGMOID, ACT_RELU};
+  static const enum activation all[] = {ACT_GELU_ERF, ACT_GELU_TANH, ACT_SILU,
+                                        ACT_TANH,     ACT_SIGMOID,   ACT_RELU};
   static const double left[] = {0, 0, 0, -1, 0, 0};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     bool bounded = all[i] == ACT_TANH || all[i] == ACT_SIGMOID;
@@ -92,10 +96,11 @@ static void activations_end_at_their_limits(void **state) {
     assert_true(isnan(ref_activate(all[i], NAN)));
   }
   static const double steep[] = {-13.3, -50, -1e4, 10.5, 63.5};
-  for (size_t i = 0; i < sizeof steep / sizeof *steep; i++) assert_true(isfinite(ref_activate(ACT_GELU_TANH, steep[i])));
+  for (size_t i = 0; i < sizeof steep / sizeof *steep; i++)
+    assert_true(isfinite(ref_activate(ACT_GELU_TANH, steep[i])));
 }
 
-// ---- products and norms -------------------------------------------------------------------------------------------
+// ---- products and norms ----
 static void linear_multiplies_by_the_transpose_and_adds_bias(void **state) {
   (void)state;
   double x[] = {1, 2, 3, 4, 5, 6}, w[] = {1, 0, -1, 2, 1, 0}, bias[] = {10, 20}, y[4];
@@ -110,7 +115,8 @@ static void layer_norm_has_its_known_values(void **state) {
   double x[] = {1, 2, 3, 4, -1, -1, 1, 1}, y[8], s = sqrt(1.25);
   ref_layer_norm(y, x, NULL, NULL, 2, 4, 0);
   near_all(y, (double[]){-1.5 / s, -0.5 / s, 0.5 / s, 1.5 / s, -1, -1, 1, 1}, 8, "plain");
-  ref_layer_norm(y, x, (double[]){1, 2, 3, 4}, (double[]){0, 1, 0, 1}, 1, 4, 0.75); // sqrt(1.25 + 0.75)
+  ref_layer_norm(y, x, (double[]){1, 2, 3, 4}, (double[]){0, 1, 0, 1}, 1, 4,
+                 0.75); // sqrt(1.25 + 0.75)
   double t = sqrt(2.0);
   near_all(y, (double[]){-1.5 / t, -1 / t + 1, 1.5 / t, 6 / t + 1}, 4, "gamma, beta, eps");
 }
@@ -121,15 +127,18 @@ static void layer_norm_centres_before_it_squares(void **state) {
   double offsets[] = {2000, 1e8, -3e12};
   for (int o = 0; o < 3; o++) {
     double x[4], y[4], expected[4], base[] = {-1.5, -0.5, 0.5, 1.5};
-    for (int i = 0; i < 4; i++) x[i] = offsets[o] + base[i];
+    for (int i = 0; i < 4; i++)
+      x[i] = offsets[o] + base[i];
     ref_layer_norm(expected, base, NULL, NULL, 1, 4, 1e-5);
     ref_layer_norm(y, x, NULL, NULL, 1, 4, 1e-5);
     near_all(y, expected, 4, "shifted row");
   }
   double same[16], y[16];
-  for (int i = 0; i < 16; i++) same[i] = 1449.123;
+  for (int i = 0; i < 16; i++)
+    same[i] = 1449.123;
   ref_layer_norm(y, same, NULL, NULL, 1, 16, 1e-12);
-  for (int i = 0; i < 16; i++) assert_true(isfinite(y[i]));
+  for (int i = 0; i < 16; i++)
+    assert_true(isfinite(y[i]));
 }
 
 static void rms_norm_has_its_known_values(void **state) {
@@ -141,15 +150,18 @@ static void rms_norm_has_its_known_values(void **state) {
   near_all(y, (double[]){0, 0}, 2, "zeros");
 }
 
-// fp16 values whose squares overflow fp16: the sum of squares must not be kept in the input's dtype.
+// fp16 values whose squares overflow fp16: the sum of squares must not be kept in the input's
+// dtype.
 static void rms_norm_of_large_values_has_unit_rms(void **state) {
   (void)state;
   enum { N = 4096 };
   static double x[N], y[N];
   double squares = 0;
-  for (int i = 0; i < N; i++) x[i] = i % 2 ? 30000 : -30000;
+  for (int i = 0; i < N; i++)
+    x[i] = i % 2 ? 30000 : -30000;
   ref_rms_norm(y, x, NULL, 1, N, 1e-5);
-  for (int i = 0; i < N; i++) squares += y[i] * y[i];
+  for (int i = 0; i < N; i++)
+    squares += y[i] * y[i];
   near_relative(sqrt(squares), 64, 1e-6, "norm");
 }
 

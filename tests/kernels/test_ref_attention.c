@@ -1,4 +1,5 @@
-// The oracle's attention against values by hand and against another way of computing it (explicit matrices).
+// The oracle's attention against values by hand and against another way of computing it (explicit
+// matrices).
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -12,15 +13,21 @@
 #define COLS 8
 
 static void near(double found, double expected, const char *what) {
-  if (!(fabs(found - expected) <= 1e-12)) fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
+  if (!(fabs(found - expected) <= 1e-12))
+    fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
 }
 
-static double wave(int i) { return sin(i * 1.7 + 0.3) * 1.5; }
+static double wave(int i) {
+  return sin(i * 1.7 + 0.3) * 1.5;
+}
 
-// One query against keys [first, end), with the definition written out: weights e^s / sum e^s without any maximum.
-static double expected_at(const double *q, const double *k, const double *v, const struct attention_problem *p, int first,
-                          int end, int i, int h, int d) {
-  int q_cols = p->heads * p->head_dim, kv_cols = p->kv_heads * p->head_dim, kv = h * p->kv_heads / p->heads;
+// One query against keys [first, end), with the definition written out: weights e^s / sum e^s
+// without any maximum.
+static double expected_at(const double *q, const double *k, const double *v,
+                          const struct attention_problem *p, int first, int end, int i, int h,
+                          int d) {
+  int q_cols = p->heads * p->head_dim, kv_cols = p->kv_heads * p->head_dim,
+      kv = h * p->kv_heads / p->heads;
   double sum = 0, total = 0;
   for (int j = first; j < (p->causal ? i + 1 : end); j++) {
     double score = 0;
@@ -34,8 +41,13 @@ static double expected_at(const double *q, const double *k, const double *v, con
 }
 
 static void check(const int32_t *cu, int n_seqs, int heads, int kv_heads, bool causal) {
-  static double q[MAX_TOKENS * COLS], k[MAX_TOKENS * COLS], v[MAX_TOKENS * COLS], o[MAX_TOKENS * COLS], work[MAX_TOKENS];
-  struct attention_problem p = {.heads = heads, .kv_heads = kv_heads, .head_dim = COLS / heads, .causal = causal, .scale = 0.5f};
+  static double q[MAX_TOKENS * COLS], k[MAX_TOKENS * COLS], v[MAX_TOKENS * COLS],
+      o[MAX_TOKENS * COLS], work[MAX_TOKENS];
+  struct attention_problem p = {.heads = heads,
+                                .kv_heads = kv_heads,
+                                .head_dim = COLS / heads,
+                                .causal = causal,
+                                .scale = 0.5f};
   struct batch_geometry g = {.n_tokens = cu[n_seqs], .n_seqs = n_seqs, .cu_seqlens = cu};
   for (int i = 0; i < cu[n_seqs] * COLS; i++) {
     q[i] = wave(i);
@@ -43,14 +55,17 @@ static void check(const int32_t *cu, int n_seqs, int heads, int kv_heads, bool c
     v[i] = wave(7 * i + 2);
     o[i] = NAN;
   }
-  for (int i = cu[n_seqs] * kv_heads * p.head_dim; i < MAX_TOKENS * COLS; i++) k[i] = v[i] = NAN; // behind the batch
+  for (int i = cu[n_seqs] * kv_heads * p.head_dim; i < MAX_TOKENS * COLS; i++)
+    k[i] = v[i] = NAN; // behind the batch
   ref_attention(o, q, k, v, &p, &g, work);
   for (int b = 0; b < n_seqs; b++)
     for (int i = cu[b]; i < cu[b + 1]; i++)
       for (int c = 0; c < COLS; c++) {
         char label[96];
-        snprintf(label, sizeof label, "heads %d/%d causal %d sequence %d token %d column %d", heads, kv_heads, causal, b, i, c);
-        near(o[i * COLS + c], expected_at(q, k, v, &p, cu[b], cu[b + 1], i, c / p.head_dim, c % p.head_dim), label);
+        snprintf(label, sizeof label, "heads %d/%d causal %d sequence %d token %d column %d", heads,
+                 kv_heads, causal, b, i, c);
+        near(o[i * COLS + c],
+             expected_at(q, k, v, &p, cu[b], cu[b + 1], i, c / p.head_dim, c % p.head_dim), label);
       }
 }
 
@@ -67,12 +82,14 @@ static void one_token_attends_to_itself(void **state) {
 
 static void every_sequence_length_from_1_to_130_is_right(void **state) {
   (void)state;
-  for (int32_t s = 1; s <= 130; s++) check((int32_t[]){0, s}, 1, 2, 2, false);
+  for (int32_t s = 1; s <= 130; s++)
+    check((int32_t[]){0, s}, 1, 2, 2, false);
 }
 
 static void causal_queries_see_keys_up_to_their_own(void **state) {
   (void)state;
-  for (int32_t s = 1; s <= 33; s++) check((int32_t[]){0, s}, 1, 2, 2, true);
+  for (int32_t s = 1; s <= 33; s++)
+    check((int32_t[]){0, s}, 1, 2, 2, true);
 }
 
 static void sequences_of_a_packed_batch_do_not_see_each_other(void **state) {

@@ -6,11 +6,15 @@ static enum status infer(struct op_check *check) {
   return status != STATUS_OK ? status : op_want_weight(check, 1, "b", 1, check->in[0]->cols);
 }
 
-static void lower(struct row_builder *builder, const struct node *node) { op_lower_binary(builder, node, RI_ADD); }
+static void lower(struct row_builder *builder, const struct node *node) {
+  op_lower_binary(builder, node, RI_ADD);
+}
 
-static bool fold(const struct graph *graph, const struct node *node, int32_t product, struct op_fold *out) {
+static bool fold(const struct graph *graph, const struct node *node, int32_t product,
+                 struct op_fold *out) {
   (void)graph, (void)product;
-  *out = (struct op_fold){.has_epilogue = true, .epilogue = {.kind = EPI_BIAS}, .operand = node->in[1]};
+  *out = (struct op_fold){
+      .has_epilogue = true, .epilogue = {.kind = EPI_BIAS}, .operand = node->in[1]};
   return true;
 }
 

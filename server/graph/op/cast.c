@@ -13,12 +13,15 @@ static enum status infer(struct op_check *check) {
 static void lower(struct row_builder *builder, const struct node *node) {
   int x = row_builder_value(builder, node->in[0]);
   if (node->attrs.to != DTYPE_F32)
-    x = row_builder_emit(builder, RI_CAST, x, ROW_NO_VALUE, ROW_NO_VALUE, (uint8_t)node->attrs.to, 0);
+    x = row_builder_emit(builder, RI_CAST, x, ROW_NO_VALUE, ROW_NO_VALUE, (uint8_t)node->attrs.to,
+                         0);
   row_builder_define(builder, node->out, x);
 }
 
-// The product is stored in the new dtype. After a rounding nothing may follow on the unrounded accumulator.
-static bool fold(const struct graph *graph, const struct node *node, int32_t product, struct op_fold *out) {
+// The product is stored in the new dtype. After a rounding nothing may follow on the unrounded
+// accumulator.
+static bool fold(const struct graph *graph, const struct node *node, int32_t product,
+                 struct op_fold *out) {
   (void)graph, (void)product;
   *out = (struct op_fold){.operand = -1, .ends = node->attrs.to != DTYPE_F32};
   return true;

@@ -3,7 +3,8 @@
 
 static enum status infer(struct op_check *check) {
   const struct tensor *x = check->in[0];
-  if (x->kind == TENSOR_WEIGHT || x->kind == TENSOR_POSITIONS || (x->rows != ROWS_TOKENS && x->rows != ROWS_SEQS))
+  if (x->kind == TENSOR_WEIGHT || x->kind == TENSOR_POSITIONS ||
+      (x->rows != ROWS_TOKENS && x->rows != ROWS_SEQS))
     return op_refuse(check, "x \"%s\" is no activation or input", x->name);
   if (x->cols < 1 || x->cols > LIMIT_DIM)
     return op_refuse(check, "x \"%s\" has %d columns, expected 1..%d", x->name, x->cols, LIMIT_DIM);

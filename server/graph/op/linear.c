@@ -7,8 +7,9 @@ static enum status infer(struct op_check *check) {
   if (status != STATUS_OK) return status;
   const struct tensor *x = check->in[0], *weight = check->in[1];
   if (x->dtype != weight->dtype)
-    return op_refuse(check, "x \"%s\" is %s and weight \"%s\" is %s, expected one dtype (add a cast)", x->name,
-                     dtype_name(x->dtype), weight->name, dtype_name(weight->dtype));
+    return op_refuse(check,
+                     "x \"%s\" is %s and weight \"%s\" is %s, expected one dtype (add a cast)",
+                     x->name, dtype_name(x->dtype), weight->name, dtype_name(weight->dtype));
   check->out->rows = x->rows;
   check->out->cols = weight->n_rows;
   return check->node->n_in > 2 ? op_want_weight(check, 2, "bias", 1, weight->n_rows) : STATUS_OK;

@@ -5,9 +5,14 @@ static void lower(struct row_builder *builder, const struct node *node) {
   op_lower_binary(builder, node, RI_MUL);
 }
 
-static bool fold(const struct graph *graph, const struct node *node, int32_t product, struct op_fold *out) {
+static bool fold(const struct graph *graph, const struct node *node, int32_t product,
+                 struct op_fold *out) {
   return op_fold_binary(graph, node, product, EPI_MUL, out);
 }
 
-const struct op_def op_def_mul = {
-    .cls = OPC_ROW, .min_in = 2, .max_in = 2, .infer = op_infer_binary, .lower = lower, .fold = fold};
+const struct op_def op_def_mul = {.cls = OPC_ROW,
+                                  .min_in = 2,
+                                  .max_in = 2,
+                                  .infer = op_infer_binary,
+                                  .lower = lower,
+                                  .fold = fold};

@@ -3,14 +3,16 @@
 #include "graph/row_builder.h"
 
 static enum status infer(struct op_check *check) {
-  if (!(check->node->attrs.eps >= 0)) return op_refuse(check, "eps is %g, expected >= 0", (double)check->node->attrs.eps);
+  if (!(check->node->attrs.eps >= 0))
+    return op_refuse(check, "eps is %g, expected >= 0", (double)check->node->attrs.eps);
   return op_infer_unary(check);
 }
 
 static void lower(struct row_builder *builder, const struct node *node) {
   int x = row_builder_value(builder, node->in[0]);
-  row_builder_define(builder, node->out,
-                     row_builder_emit(builder, RI_NORMALIZE, x, ROW_NO_VALUE, ROW_NO_VALUE, 0, node->attrs.eps));
+  row_builder_define(
+      builder, node->out,
+      row_builder_emit(builder, RI_NORMALIZE, x, ROW_NO_VALUE, ROW_NO_VALUE, 0, node->attrs.eps));
 }
 
 const struct op_def op_def_normalize = {

@@ -1,4 +1,5 @@
-// pool: y[b] = mean, first or maximum of the token rows of sequence b. Its program runs over sequences.
+// pool: y[b] = mean, first or maximum of the token rows of sequence b. Its program runs over
+// sequences.
 #include "graph/op/op.h"
 #include "graph/row_builder.h"
 
@@ -7,7 +8,8 @@ static enum status infer(struct op_check *check) {
   if (status != STATUS_OK) return status;
   if (check->in[0]->rows != ROWS_TOKENS)
     return op_refuse(check, "x \"%s\" has no token rows to pool", check->in[0]->name);
-  if ((unsigned)check->node->attrs.pool > POOL_MAX) return op_refuse(check, "unknown kind of pooling");
+  if ((unsigned)check->node->attrs.pool > POOL_MAX)
+    return op_refuse(check, "unknown kind of pooling");
   check->out->rows = ROWS_SEQS;
   check->out->cols = check->in[0]->cols;
   return STATUS_OK;

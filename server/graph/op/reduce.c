@@ -5,7 +5,8 @@
 static enum status infer(struct op_check *check) {
   enum status status = op_infer_unary(check);
   check->out->cols = 1;
-  if ((unsigned)check->node->attrs.reduce > REDUCE_MAX) return op_refuse(check, "unknown kind of reduction");
+  if ((unsigned)check->node->attrs.reduce > REDUCE_MAX)
+    return op_refuse(check, "unknown kind of reduction");
   return status;
 }
 

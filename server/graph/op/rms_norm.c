@@ -6,14 +6,17 @@ static enum status infer(struct op_check *check) {
   enum status status = op_infer_unary(check);
   if (status == STATUS_OK) status = op_want_weight(check, 1, "gamma", 1, check->in[0]->cols);
   if (status != STATUS_OK) return status;
-  return check->node->attrs.eps >= 0 ? STATUS_OK : op_refuse(check, "eps is %g, expected >= 0", (double)check->node->attrs.eps);
+  return check->node->attrs.eps >= 0
+             ? STATUS_OK
+             : op_refuse(check, "eps is %g, expected >= 0", (double)check->node->attrs.eps);
 }
 
 static void lower(struct row_builder *builder, const struct node *node) {
   int x = row_builder_value(builder, node->in[0]);
   int gamma = row_builder_value(builder, node->in[1]);
-  row_builder_define(builder, node->out,
-                     row_builder_emit(builder, RI_RMS_NORM, x, gamma, ROW_NO_VALUE, 0, node->attrs.eps));
+  row_builder_define(
+      builder, node->out,
+      row_builder_emit(builder, RI_RMS_NORM, x, gamma, ROW_NO_VALUE, 0, node->attrs.eps));
 }
 
 const struct op_def op_def_rms_norm = {

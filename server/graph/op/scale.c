@@ -9,12 +9,18 @@ static void lower(struct row_builder *builder, const struct node *node) {
       row_builder_emit(builder, RI_SCALE, x, ROW_NO_VALUE, ROW_NO_VALUE, 0, node->attrs.factor));
 }
 
-static bool fold(const struct graph *graph, const struct node *node, int32_t product, struct op_fold *out) {
+static bool fold(const struct graph *graph, const struct node *node, int32_t product,
+                 struct op_fold *out) {
   (void)graph, (void)product;
-  *out = (struct op_fold){
-      .has_epilogue = true, .epilogue = {.kind = EPI_SCALE, .imm = node->attrs.factor}, .operand = -1};
+  *out = (struct op_fold){.has_epilogue = true,
+                          .epilogue = {.kind = EPI_SCALE, .imm = node->attrs.factor},
+                          .operand = -1};
   return true;
 }
 
-const struct op_def op_def_scale = {
-    .cls = OPC_ROW, .min_in = 1, .max_in = 1, .infer = op_infer_unary, .lower = lower, .fold = fold};
+const struct op_def op_def_scale = {.cls = OPC_ROW,
+                                    .min_in = 1,
+                                    .max_in = 1,
+                                    .infer = op_infer_unary,
+                                    .lower = lower,
+                                    .fold = fold};

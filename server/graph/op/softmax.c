@@ -8,5 +8,9 @@ static void lower(struct row_builder *builder, const struct node *node) {
                      row_builder_emit(builder, RI_SOFTMAX, x, ROW_NO_VALUE, ROW_NO_VALUE, 0, 0));
 }
 
-const struct op_def op_def_softmax = {
-    .cls = OPC_ROW, .min_in = 1, .max_in = 1, .whole_row = true, .infer = op_infer_unary, .lower = lower};
+const struct op_def op_def_softmax = {.cls = OPC_ROW,
+                                      .min_in = 1,
+                                      .max_in = 1,
+                                      .whole_row = true,
+                                      .infer = op_infer_unary,
+                                      .lower = lower};

@@ -1,5 +1,6 @@
-// Random graphs (all ops, trees, several readers and outputs) through the CPU back end, fused and unfused, against the
-// double reference node by node: whatever the planner may legally hand over, the back end runs.
+// Random graphs (all ops, trees, several readers and outputs) through the CPU back end, fused and
+// unfused, against the double reference node by node: whatever the planner may legally hand over,
+// the back end runs.
 #include "backend/backend.h"
 #include "unit/graph/world.h"
 
@@ -22,40 +23,48 @@ static void weights_collect(struct setup *s) {
   for (int32_t t = 0; t < s->graph->n_tensors; t++) {
     const struct tensor *tensor = &s->graph->tensors[t];
     if (tensor->kind != TENSOR_WEIGHT) continue;
-    s->weights[tensor->index] = (struct weight){.name = tensor->name, .stored_dtype = tensor->dtype, .rows = tensor->n_rows,
-                                                .cols = tensor->cols, .data = s->world->typed[t]};
+    s->weights[tensor->index] = (struct weight){.name = tensor->name,
+                                                .stored_dtype = tensor->dtype,
+                                                .rows = tensor->n_rows,
+                                                .cols = tensor->cols,
+                                                .data = s->world->typed[t]};
     n++;
   }
   s->table = (struct weight_table){s->weights, n};
 }
 
-static void check_output(const struct setup *s, struct lane *lane, struct bound_plan *bound, int i, const char *what, double tolerance) {
+static void check_output(const struct setup *s, struct lane *lane, struct bound_plan *bound, int i,
+                         const char *what, double tolerance) {
   int32_t t = s->graph->outputs[i];
   const struct tensor *tensor = &s->graph->tensors[t];
   int64_t rows = tensor_rows(s->world, t), count = rows * tensor->cols;
   void *typed = malloc((size_t)count * 8 + 8);
   double *found = malloc((size_t)count * sizeof *found + 8);
   backend_cpu.copy_out(lane, bound, i, 0, rows, typed);
-  for (int64_t e = 0; e < count; e++) found[e] = typed_get(typed, tensor->dtype, e);
+  for (int64_t e = 0; e < count; e++)
+    found[e] = typed_get(typed, tensor->dtype, e);
   double off = distance(found, s->world->values[t], count);
   if (!(off < tolerance)) fail_msg("%s: output %d is off by %g", what, i, off);
   free(typed), free(found);
 }
 
-static void run_mode(const struct setup *s, enum fusion_mode mode, const struct plan_limits *limits, uint8_t outputs, const char *what,
-                     double tolerance) {
+static void run_mode(const struct setup *s, enum fusion_mode mode, const struct plan_limits *limits,
+                     uint8_t outputs, const char *what, double tolerance) {
   struct plan *plan;
   struct bound_plan *bound;
   struct lane *lane;
   struct error err = {0};
-  if (plan_build(s->graph, mode, &backend_cpu.caps(s->device)->plan, limits, &plan, &err)) fail_msg("%s: %s", what, err.message);
-  if (backend_cpu.load(s->device, plan, &s->table, &bound, &err)) fail_msg("%s: %s", what, err.message);
+  if (plan_build(s->graph, mode, &backend_cpu.caps(s->device)->plan, limits, &plan, &err))
+    fail_msg("%s: %s", what, err.message);
+  if (backend_cpu.load(s->device, plan, &s->table, &bound, &err))
+    fail_msg("%s: %s", what, err.message);
   assert_int_equal(backend_cpu.lane_open(s->device, plan->arena_bytes, &lane, &err), STATUS_OK);
   for (int round = 0; round < 2; round++) { // the second run meets the first one's leavings
     for (int32_t t = 0; t < s->graph->n_tensors; t++) {
       const struct tensor *tensor = &s->graph->tensors[t];
       if (tensor->kind == TENSOR_INPUT && plan->inputs[tensor->index].place != PLACE_NONE)
-        backend_cpu.copy_in(lane, bound, tensor->index, 0, tensor_rows(s->world, t), s->world->typed[t]);
+        backend_cpu.copy_in(lane, bound, tensor->index, 0, tensor_rows(s->world, t),
+                            s->world->typed[t]);
     }
     assert_int_equal(backend_cpu.run(lane, bound, &s->world->geometry, outputs), STATUS_OK);
     for (int i = 0; i < plan->n_outputs; i++)
@@ -80,9 +89,11 @@ static void run_round(struct device *device, enum dtype dtype, int round, double
   struct plan_limits limits = world_limits(&world, &rng);
   for (int mode = 0; mode < FUSION_MODES; mode++) {
     char what[96];
-    snprintf(what, sizeof what, "%s round %d, fusion %s", dtype_name(dtype), round, fusion_name((enum fusion_mode)mode));
+    snprintf(what, sizeof what, "%s round %d, fusion %s", dtype_name(dtype), round,
+             fusion_name((enum fusion_mode)mode));
     run_mode(&s, (enum fusion_mode)mode, &limits, 0xff, what, tolerance);
-    run_mode(&s, (enum fusion_mode)mode, &limits, (uint8_t)(1u << rng_below(&rng, graph.n_outputs)), what, tolerance);
+    run_mode(&s, (enum fusion_mode)mode, &limits, (uint8_t)(1u << rng_below(&rng, graph.n_outputs)),
+             what, tolerance);
   }
   free(s.weights);
   world_deinit(&world);
@@ -95,7 +106,8 @@ static void run_rounds(enum dtype dtype, int threads, int rounds, double toleran
   struct error err = {0};
   assert_int_equal(backend_cpu.open(&options, &device, &err), STATUS_OK);
   bool able = backend_cpu.caps(device)->plan.dtype_ok[dtype];
-  for (int round = 0; able && round < rounds; round++) run_round(device, dtype, round, tolerance);
+  for (int round = 0; able && round < rounds; round++)
+    run_round(device, dtype, round, tolerance);
   backend_cpu.close(device);
   if (!able) {
     printf("skipped: this processor does not compute in %s\n", dtype_name(dtype));

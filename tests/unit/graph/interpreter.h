@@ -1,5 +1,6 @@
-// Two executions of one graph over the reference kernels: node by node in double, and a plan step by step in its own
-// arena and tile scratch, as a back end would do it. Memory is poisoned with NaN, tiles run in reverse order.
+// Two executions of one graph over the reference kernels: node by node in double, and a plan step
+// by step in its own arena and tile scratch, as a back end would do it. Memory is poisoned with
+// NaN, tiles run in reverse order.
 #ifndef TESTS_UNIT_GRAPH_INTERPRETER_H
 #define TESTS_UNIT_GRAPH_INTERPRETER_H
 
@@ -25,21 +26,35 @@ struct world { // a batch, its data and the weights, all in double as well as in
 
 static inline double typed_get(const void *data, enum dtype dtype, int64_t at) {
   switch (dtype) {
-  case DTYPE_F32: return (double)((const float *)data)[at];
-  case DTYPE_F16: return (double)f16_to_f32(((const uint16_t *)data)[at]);
-  case DTYPE_BF16: return (double)bf16_to_f32(((const uint16_t *)data)[at]);
-  case DTYPE_I64: return (double)((const int64_t *)data)[at];
-  default: return (double)((const int32_t *)data)[at];
+  case DTYPE_F32:
+    return (double)((const float *)data)[at];
+  case DTYPE_F16:
+    return (double)f16_to_f32(((const uint16_t *)data)[at]);
+  case DTYPE_BF16:
+    return (double)bf16_to_f32(((const uint16_t *)data)[at]);
+  case DTYPE_I64:
+    return (double)((const int64_t *)data)[at];
+  default:
+    return (double)((const int32_t *)data)[at];
   }
 }
 
 static inline void typed_set(void *data, enum dtype dtype, int64_t at, double value) {
   switch (dtype) {
-  case DTYPE_F32: ((float *)data)[at] = (float)value; break;
-  case DTYPE_F16: ((uint16_t *)data)[at] = f32_to_f16((float)value); break;
-  case DTYPE_BF16: ((uint16_t *)data)[at] = f32_to_bf16((float)value); break;
-  case DTYPE_I64: ((int64_t *)data)[at] = (int64_t)value; break;
-  default: ((int32_t *)data)[at] = (int32_t)value;
+  case DTYPE_F32:
+    ((float *)data)[at] = (float)value;
+    break;
+  case DTYPE_F16:
+    ((uint16_t *)data)[at] = f32_to_f16((float)value);
+    break;
+  case DTYPE_BF16:
+    ((uint16_t *)data)[at] = f32_to_bf16((float)value);
+    break;
+  case DTYPE_I64:
+    ((int64_t *)data)[at] = (int64_t)value;
+    break;
+  default:
+    ((int32_t *)data)[at] = (int32_t)value;
   }
 }
 
@@ -52,7 +67,7 @@ static inline int64_t tensor_rows(const struct world *w, int32_t t) {
   return world_rows(w, w->graph->tensors[t].rows, w->graph->tensors[t].n_rows);
 }
 
-// ---- node by node -------------------------------------------------------------------------------------------------
+// ---- node by node ----
 static inline void node_row(struct world *w, const struct node *node, double *y) {
   const double *x = w->values[node->in[0]], *b = node->n_in > 1 ? w->values[node->in[1]] : NULL;
   int64_t rows = tensor_rows(w, node->out), cols = w->graph->tensors[node->in[0]].cols;
@@ -63,31 +78,53 @@ static inline void node_row(struct world *w, const struct node *node, double *y)
       if (tb) other = b[(tb->kind == TENSOR_WEIGHT ? 0 : r * tb->cols) + (tb->cols == 1 ? 0 : c)];
       double *out = &y[r * cols + c];
       switch (node->op) {
-      case OP_GELU: *out = ref_activate(node->attrs.approximate_tanh ? ACT_GELU_TANH : ACT_GELU_ERF, a); break;
-      case OP_RELU: *out = ref_activate(ACT_RELU, a); break;
-      case OP_SILU: *out = ref_activate(ACT_SILU, a); break;
-      case OP_TANH: *out = ref_activate(ACT_TANH, a); break;
-      case OP_SIGMOID: *out = ref_activate(ACT_SIGMOID, a); break;
-      case OP_ADD: case OP_BIAS: *out = a + other; break;
-      case OP_MUL: *out = a * other; break;
-      case OP_SCALE: *out = a * (double)node->attrs.factor; break;
-      default: *out = a; // cast (rounded below), identity
+      case OP_GELU:
+        *out = ref_activate(node->attrs.approximate_tanh ? ACT_GELU_TANH : ACT_GELU_ERF, a);
+        break;
+      case OP_RELU:
+        *out = ref_activate(ACT_RELU, a);
+        break;
+      case OP_SILU:
+        *out = ref_activate(ACT_SILU, a);
+        break;
+      case OP_TANH:
+        *out = ref_activate(ACT_TANH, a);
+        break;
+      case OP_SIGMOID:
+        *out = ref_activate(ACT_SIGMOID, a);
+        break;
+      case OP_ADD:
+      case OP_BIAS:
+        *out = a + other;
+        break;
+      case OP_MUL:
+        *out = a * other;
+        break;
+      case OP_SCALE:
+        *out = a * (double)node->attrs.factor;
+        break;
+      default:
+        *out = a; // cast (rounded below), identity
       }
     }
 }
 
 static inline void node_attention(struct world *w, const struct node *node, double *y) {
   int32_t q_cols = w->graph->tensors[node->in[0]].cols;
-  struct attention_problem p = {.heads = node->attrs.heads, .kv_heads = node->attrs.kv_heads, .causal = node->attrs.causal,
+  struct attention_problem p = {.heads = node->attrs.heads,
+                                .kv_heads = node->attrs.kv_heads,
+                                .causal = node->attrs.causal,
                                 .head_dim = q_cols / node->attrs.heads};
   p.scale = node->attrs.factor != 0 ? node->attrs.factor : (float)(1 / sqrt((double)p.head_dim));
   double work[WORLD_TOKENS];
-  ref_attention(y, w->values[node->in[0]], w->values[node->in[1]], w->values[node->in[2]], &p, &w->geometry, work);
+  ref_attention(y, w->values[node->in[0]], w->values[node->in[1]], w->values[node->in[2]], &p,
+                &w->geometry, work);
 }
 
 static inline void node_embedding(struct world *w, const struct node *node, double *y) {
   int64_t ids[WORLD_TOKENS], n = tensor_rows(w, node->in[0]);
-  for (int64_t i = 0; i < n; i++) ids[i] = (int64_t)w->values[node->in[0]][i];
+  for (int64_t i = 0; i < n; i++)
+    ids[i] = (int64_t)w->values[node->in[0]][i];
   const struct tensor *table = &w->graph->tensors[node->in[1]];
   ref_embedding(y, w->values[node->in[1]], ids, n, table->n_rows, table->cols);
 }
@@ -98,16 +135,35 @@ static inline void node_run(struct world *w, const struct node *node, double *y)
   int64_t rows = tensor_rows(w, node->out), cols = w->graph->tensors[node->in[0]].cols;
   double eps = (double)node->attrs.eps;
   switch (node->op) {
-  case OP_LINEAR: ref_linear(y, x, b, c, rows, w->graph->tensors[node->out].cols, cols); break;
-  case OP_LAYER_NORM: ref_layer_norm(y, x, b, c, rows, cols, eps); break;
-  case OP_RMS_NORM: ref_rms_norm(y, x, b, rows, cols, eps); break;
-  case OP_SOFTMAX: ref_softmax(y, x, rows, cols); break;
-  case OP_NORMALIZE: ref_normalize(y, x, rows, cols, eps); break;
-  case OP_REDUCE: ref_reduce(y, x, rows, cols, "smx"[node->attrs.reduce]); break;
-  case OP_POOL: ref_pool(y, x, cols, &w->geometry, "mcx"[node->attrs.pool]); break;
-  case OP_ATTENTION: node_attention(w, node, y); break;
-  case OP_EMBEDDING: node_embedding(w, node, y); break;
-  default: node_row(w, node, y);
+  case OP_LINEAR:
+    ref_linear(y, x, b, c, rows, w->graph->tensors[node->out].cols, cols);
+    break;
+  case OP_LAYER_NORM:
+    ref_layer_norm(y, x, b, c, rows, cols, eps);
+    break;
+  case OP_RMS_NORM:
+    ref_rms_norm(y, x, b, rows, cols, eps);
+    break;
+  case OP_SOFTMAX:
+    ref_softmax(y, x, rows, cols);
+    break;
+  case OP_NORMALIZE:
+    ref_normalize(y, x, rows, cols, eps);
+    break;
+  case OP_REDUCE:
+    ref_reduce(y, x, rows, cols, "smx"[node->attrs.reduce]);
+    break;
+  case OP_POOL:
+    ref_pool(y, x, cols, &w->geometry, "mcx"[node->attrs.pool]);
+    break;
+  case OP_ATTENTION:
+    node_attention(w, node, y);
+    break;
+  case OP_EMBEDDING:
+    node_embedding(w, node, y);
+    break;
+  default:
+    node_row(w, node, y);
   }
 }
 
@@ -118,7 +174,8 @@ static inline void world_run_nodes(struct world *w) {
     int64_t count = tensor_rows(w, node->out) * out->cols;
     double *y = w->values[node->out] = malloc((size_t)count * sizeof *y + 8);
     node_run(w, node, y);
-    for (int64_t i = 0; i < count && out->dtype != DTYPE_F32; i++) { // as stored: a cast must round here too
+    for (int64_t i = 0; i < count && out->dtype != DTYPE_F32;
+         i++) { // as stored: a cast must round here too
       int64_t bits;
       typed_set(&bits, out->dtype, 0, y[i]);
       y[i] = typed_get(&bits, out->dtype, 0);
@@ -126,7 +183,7 @@ static inline void world_run_nodes(struct world *w) {
   }
 }
 
-// ---- a plan -------------------------------------------------------------------------------------------------------
+// ---- a plan ----
 struct runner {
   const struct world *world;
   const struct plan *plan;
@@ -134,13 +191,16 @@ struct runner {
 };
 
 // Where row `row` of an operand is; for tiles `tile_row` is the first row of the tile.
-static inline uint8_t *operand_at(const struct runner *run, const struct operand *operand, int64_t row, int64_t tile_row) {
+static inline uint8_t *operand_at(const struct runner *run, const struct operand *operand,
+                                  int64_t row, int64_t tile_row) {
   int64_t step = operand->stride * (int64_t)dtype_bytes(operand->dtype);
-  if (operand->place == PLACE_TILE) return run->tile + operand->offset_bytes + (row - tile_row) * step;
+  if (operand->place == PLACE_TILE)
+    return run->tile + operand->offset_bytes + (row - tile_row) * step;
   return run->arena + operand->offset_bytes + row * step;
 }
 
-static inline struct view operand_view(const struct runner *run, const struct operand *operand, int64_t row, int64_t tile_row) {
+static inline struct view operand_view(const struct runner *run, const struct operand *operand,
+                                       int64_t row, int64_t tile_row) {
   struct view view = {.stride = operand->stride, .cols = operand->cols, .dtype = operand->dtype};
   if (operand->place == PLACE_WEIGHT)
     view.data = run->world->typed[operand->tensor];
@@ -150,16 +210,18 @@ static inline struct view operand_view(const struct runner *run, const struct op
 }
 
 // Rows [row, row + n) of an operand as contiguous doubles.
-static inline double *operand_read(const struct runner *run, const struct operand *operand, int64_t row, int64_t n, int64_t tile_row) {
+static inline double *operand_read(const struct runner *run, const struct operand *operand,
+                                   int64_t row, int64_t n, int64_t tile_row) {
   struct view view = operand_view(run, operand, row, tile_row);
   double *out = malloc((size_t)(n * operand->cols) * sizeof *out + 8);
   for (int64_t r = 0; r < n; r++)
-    for (int64_t c = 0; c < operand->cols; c++) out[r * operand->cols + c] = typed_get(view.data, view.dtype, r * view.stride + c);
+    for (int64_t c = 0; c < operand->cols; c++)
+      out[r * operand->cols + c] = typed_get(view.data, view.dtype, r * view.stride + c);
   return out;
 }
 
-static inline void operand_write(const struct runner *run, const struct operand *operand, int64_t row, int64_t n, int64_t tile_row,
-                                 const double *values) {
+static inline void operand_write(const struct runner *run, const struct operand *operand,
+                                 int64_t row, int64_t n, int64_t tile_row, const double *values) {
   uint8_t *data = operand_at(run, operand, row, tile_row);
   for (int64_t r = 0; r < n; r++)
     for (int64_t c = 0; c < operand->cols; c++)
@@ -167,7 +229,8 @@ static inline void operand_write(const struct runner *run, const struct operand 
 }
 
 // Weights side by side: [sum rows, cols], or one row of all their columns for biases.
-static inline double *parts_read(const struct runner *run, const struct operand *operand, int64_t *elements) {
+static inline double *parts_read(const struct runner *run, const struct operand *operand,
+                                 int64_t *elements) {
   const struct world *w = run->world;
   double *out = NULL;
   *elements = 0;
@@ -183,16 +246,19 @@ static inline double *parts_read(const struct runner *run, const struct operand 
   return out;
 }
 
-static inline void run_row(const struct runner *run, const struct step *step, int64_t row, int64_t n, int64_t tile_row) {
+static inline void run_row(const struct runner *run, const struct step *step, int64_t row,
+                           int64_t n, int64_t tile_row) {
   struct view inputs[STEP_MAX_IN];
   double *outputs[STEP_MAX_OUT];
   double regs[ROW_MAX_REGS * 16];
-  for (size_t i = 0; i < sizeof regs / sizeof *regs; i++) regs[i] = NAN;
+  for (size_t i = 0; i < sizeof regs / sizeof *regs; i++)
+    regs[i] = NAN;
   for (int i = 0; i < step->n_in; i++) {
     bool pooled = i < step->row.n_inputs && step->row.inputs[i].cls >= IN_POOL_MEAN;
     inputs[i] = operand_view(run, &step->in[i], pooled ? 0 : row, tile_row);
   }
-  for (int i = 0; i < step->n_out; i++) outputs[i] = malloc((size_t)(n * step->out[i].cols) * sizeof(double) + 8);
+  for (int i = 0; i < step->n_out; i++)
+    outputs[i] = malloc((size_t)(n * step->out[i].cols) * sizeof(double) + 8);
   struct batch_geometry geometry = run->world->geometry;
   geometry.positions += row;
   geometry.cu_seqlens += step->rows == ROWS_SEQS ? row : 0;
@@ -203,29 +269,45 @@ static inline void run_row(const struct runner *run, const struct step *step, in
   }
 }
 
-static inline void run_epilogue(const struct runner *run, const struct step *step, const struct epilogue_op *op, double *y,
-                                int64_t row, int64_t n, int64_t tile_row) {
+static inline void run_epilogue(const struct runner *run, const struct step *step,
+                                const struct epilogue_op *op, double *y, int64_t row, int64_t n,
+                                int64_t tile_row) {
   int64_t cols = step->linear.n, elements;
   double *other = NULL;
   if (op->kind == EPI_BIAS) other = parts_read(run, &step->in[op->operand], &elements);
-  if (op->kind == EPI_ADD || op->kind == EPI_MUL) other = operand_read(run, &step->in[op->operand], row, n, tile_row);
-  for (int64_t i = 0; i < n * cols; i++) switch (op->kind) {
-    case EPI_BIAS: y[i] += other[i % cols]; break;
-    case EPI_ACT: y[i] = ref_activate((enum activation)op->act, y[i]); break;
-    case EPI_SCALE: y[i] *= (double)op->imm; break;
-    case EPI_ADD: y[i] += other[i]; break;
-    default: y[i] *= other[i];
+  if (op->kind == EPI_ADD || op->kind == EPI_MUL)
+    other = operand_read(run, &step->in[op->operand], row, n, tile_row);
+  for (int64_t i = 0; i < n * cols; i++)
+    switch (op->kind) {
+    case EPI_BIAS:
+      y[i] += other[i % cols];
+      break;
+    case EPI_ACT:
+      y[i] = ref_activate((enum activation)op->act, y[i]);
+      break;
+    case EPI_SCALE:
+      y[i] *= (double)op->imm;
+      break;
+    case EPI_ADD:
+      y[i] += other[i];
+      break;
+    default:
+      y[i] *= other[i];
     }
   free(other);
 }
 
-static inline void run_linear(const struct runner *run, const struct step *step, int64_t row, int64_t n, int64_t tile_row) {
+static inline void run_linear(const struct runner *run, const struct step *step, int64_t row,
+                              int64_t n, int64_t tile_row) {
   int64_t elements;
-  double *x = operand_read(run, &step->in[0], row, n, tile_row), *w = parts_read(run, &step->in[1], &elements);
-  if (elements != (int64_t)step->linear.n * step->linear.k || step->out[0].cols != step->linear.n) abort();
+  double *x = operand_read(run, &step->in[0], row, n, tile_row),
+         *w = parts_read(run, &step->in[1], &elements);
+  if (elements != (int64_t)step->linear.n * step->linear.k || step->out[0].cols != step->linear.n)
+    abort();
   double *y = malloc((size_t)(n * step->linear.n) * sizeof *y + 8);
   ref_linear(y, x, w, NULL, n, step->linear.n, step->linear.k);
-  for (int i = 0; i < step->linear.n_epilogue; i++) run_epilogue(run, step, &step->linear.epilogue[i], y, row, n, tile_row);
+  for (int i = 0; i < step->linear.n_epilogue; i++)
+    run_epilogue(run, step, &step->linear.epilogue[i], y, row, n, tile_row);
   operand_write(run, &step->out[0], row, n, tile_row, y);
   free(x), free(w), free(y);
 }
@@ -233,42 +315,54 @@ static inline void run_linear(const struct runner *run, const struct step *step,
 static inline void run_attention(const struct runner *run, const struct step *step) {
   int64_t rows = run->world->geometry.n_tokens;
   double *in[3], work[WORLD_TOKENS], *o = malloc((size_t)(rows * step->out[0].cols) * sizeof *o);
-  for (int i = 0; i < 3; i++) in[i] = operand_read(run, &step->in[i], 0, rows, 0);
+  for (int i = 0; i < 3; i++)
+    in[i] = operand_read(run, &step->in[i], 0, rows, 0);
   ref_attention(o, in[0], in[1], in[2], &step->attention, &run->world->geometry, work);
   operand_write(run, &step->out[0], 0, rows, 0, o);
-  for (int i = 0; i < 3; i++) free(in[i]);
+  for (int i = 0; i < 3; i++)
+    free(in[i]);
   free(o);
 }
 
 // One sequence and head of the unfused steps; `scores` [s, s].
-static inline void run_scores_block(const struct runner *run, const struct step *step, int b, int h, uint8_t *scores) {
+static inline void run_scores_block(const struct runner *run, const struct step *step, int b, int h,
+                                    uint8_t *scores) {
   const struct attention_problem *p = &step->attention;
-  int64_t first = run->world->cu_seqlens[b], s = run->world->cu_seqlens[b + 1] - first, d = p->head_dim;
+  int64_t first = run->world->cu_seqlens[b], s = run->world->cu_seqlens[b + 1] - first,
+          d = p->head_dim;
   int64_t kv = h / (p->heads / p->kv_heads);
   enum dtype dtype = p->dtype;
   double rows[WORLD_TOKENS];
   for (int64_t i = 0; i < s; i++) {
-    for (int64_t j = 0; j < s; j++) rows[j] = typed_get(scores, dtype, i * s + j);
+    for (int64_t j = 0; j < s; j++)
+      rows[j] = typed_get(scores, dtype, i * s + j);
     if (step->kind == STEP_SCORES) {
-      struct view q = operand_view(run, &step->in[0], first + i, 0), k = operand_view(run, &step->in[1], first, 0);
+      struct view q = operand_view(run, &step->in[0], first + i, 0),
+                  k = operand_view(run, &step->in[1], first, 0);
       for (int64_t j = 0; j < s; j++) {
         rows[j] = 0;
-        for (int64_t c = 0; c < d; c++) rows[j] += typed_get(q.data, q.dtype, h * d + c) * typed_get(k.data, k.dtype, j * k.stride + kv * d + c);
+        for (int64_t c = 0; c < d; c++)
+          rows[j] += typed_get(q.data, q.dtype, h * d + c) *
+                     typed_get(k.data, k.dtype, j * k.stride + kv * d + c);
       }
     } else if (step->kind == STEP_SCORES_SCALE) {
-      for (int64_t j = 0; j < s; j++) rows[j] = p->causal && j > i ? -INFINITY : rows[j] * (double)p->scale;
+      for (int64_t j = 0; j < s; j++)
+        rows[j] = p->causal && j > i ? -INFINITY : rows[j] * (double)p->scale;
     } else if (step->kind == STEP_SCORES_SOFTMAX) {
       ref_softmax(rows, rows, 1, s);
     } else {
-      struct view v = operand_view(run, &step->in[1], first, 0), o = operand_view(run, &step->out[0], first + i, 0);
+      struct view v = operand_view(run, &step->in[1], first, 0),
+                  o = operand_view(run, &step->out[0], first + i, 0);
       for (int64_t c = 0; c < d; c++) {
         double sum = 0;
-        for (int64_t j = 0; j < s; j++) sum += rows[j] * typed_get(v.data, v.dtype, j * v.stride + kv * d + c);
+        for (int64_t j = 0; j < s; j++)
+          sum += rows[j] * typed_get(v.data, v.dtype, j * v.stride + kv * d + c);
         typed_set(o.data, o.dtype, h * d + c, sum);
       }
       continue;
     }
-    for (int64_t j = 0; j < s; j++) typed_set(scores, dtype, i * s + j, rows[j]);
+    for (int64_t j = 0; j < s; j++)
+      typed_set(scores, dtype, i * s + j, rows[j]);
   }
 }
 
@@ -278,11 +372,14 @@ static inline void run_scores(const struct runner *run, const struct step *step)
     for (int h = 0; h < step->attention.heads; h++) {
       int64_t s = run->world->cu_seqlens[b + 1] - run->world->cu_seqlens[b];
       int64_t at = step->attention.heads * run->world->scores_offset[b] + h * s * s;
-      run_scores_block(run, step, b, h, run->arena + scores->offset_bytes + at * (int64_t)dtype_bytes(scores->dtype));
+      run_scores_block(run, step, b, h,
+                       run->arena + scores->offset_bytes +
+                           at * (int64_t)dtype_bytes(scores->dtype));
     }
 }
 
-static inline void run_step(const struct runner *run, const struct step *step, int64_t row, int64_t n) {
+static inline void run_step(const struct runner *run, const struct step *step, int64_t row,
+                            int64_t n) {
   if (step->kind == STEP_ROW)
     run_row(run, step, row, n, row);
   else if (step->kind == STEP_LINEAR)
@@ -294,7 +391,8 @@ static inline void run_step(const struct runner *run, const struct step *step, i
 }
 
 // Steps [first, end) of one chain, tile by tile, the last tile first.
-static inline void run_chain(const struct runner *run, int32_t first, int32_t end, uint8_t outputs, int tile_rows) {
+static inline void run_chain(const struct runner *run, int32_t first, int32_t end, uint8_t outputs,
+                             int tile_rows) {
   int64_t rows = world_rows(run->world, run->plan->steps[first].rows, 0);
   if (end - first == 1) tile_rows = (int)rows;
   for (int64_t tile = (rows - 1) / tile_rows; tile >= 0; tile--) {
@@ -305,9 +403,14 @@ static inline void run_chain(const struct runner *run, int32_t first, int32_t en
   }
 }
 
-// Runs what `outputs` needs; results[i] gets a malloc'ed copy of output i when asked for, else NULL.
-static inline void world_run_plan(const struct world *w, const struct plan *plan, uint8_t outputs, int tile_rows, double **results) {
-  struct runner run = {.world = w, .plan = plan, .arena = malloc((size_t)plan->arena_bytes + 64), .tile = malloc((size_t)plan->tile_bytes + 64)};
+// Runs what `outputs` needs; results[i] gets a malloc'ed copy of output i when asked for, else
+// NULL.
+static inline void world_run_plan(const struct world *w, const struct plan *plan, uint8_t outputs,
+                                  int tile_rows, double **results) {
+  struct runner run = {.world = w,
+                       .plan = plan,
+                       .arena = malloc((size_t)plan->arena_bytes + 64),
+                       .tile = malloc((size_t)plan->tile_bytes + 64)};
   memset(run.arena, 0xff, (size_t)plan->arena_bytes);
   for (int32_t t = 0; t < w->graph->n_tensors; t++) {
     const struct tensor *tensor = &w->graph->tensors[t];
@@ -315,11 +418,14 @@ static inline void world_run_plan(const struct world *w, const struct plan *plan
       operand_write(&run, &plan->inputs[tensor->index], 0, tensor_rows(w, t), 0, w->values[t]);
   }
   for (int32_t s = 0, end; s < plan->n_steps; s = end) {
-    for (end = s + 1; end < plan->n_steps && plan->steps[end].chain == plan->steps[s].chain;) end++;
+    for (end = s + 1; end < plan->n_steps && plan->steps[end].chain == plan->steps[s].chain;)
+      end++;
     run_chain(&run, s, end, outputs, tile_rows);
   }
   for (int i = 0; i < plan->n_outputs; i++)
-    results[i] = outputs >> i & 1 ? operand_read(&run, &plan->outputs[i], 0, world_rows(w, plan->outputs[i].rows, 0), 0) : NULL;
+    results[i] = outputs >> i & 1 ? operand_read(&run, &plan->outputs[i], 0,
+                                                 world_rows(w, plan->outputs[i].rows, 0), 0)
+                                  : NULL;
   free(run.arena), free(run.tile);
 }
 

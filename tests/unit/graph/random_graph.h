@@ -1,4 +1,5 @@
-// Random but valid graphs for planner tests: trees and meshes of all ops, several readers, several outputs.
+// Random but valid graphs for planner tests: trees and meshes of all ops, several readers, several
+// outputs.
 #ifndef TESTS_UNIT_GRAPH_RANDOM_GRAPH_H
 #define TESTS_UNIT_GRAPH_RANDOM_GRAPH_H
 
@@ -16,12 +17,19 @@ struct rng {
 
 static inline uint32_t rng_next(struct rng *rng) {
   rng->state = rng->state * 6364136223846793005ull + 1442695040888963407ull;
-  uint32_t x = (uint32_t)(((rng->state >> 18) ^ rng->state) >> 27), turn = (uint32_t)(rng->state >> 59);
+  uint32_t x = (uint32_t)(((rng->state >> 18) ^ rng->state) >> 27),
+           turn = (uint32_t)(rng->state >> 59);
   return (x >> turn) | (x << (-turn & 31));
 }
-static inline int rng_below(struct rng *rng, int n) { return (int)(rng_next(rng) % (uint32_t)n); }
-static inline bool rng_chance(struct rng *rng, int percent) { return rng_below(rng, 100) < percent; }
-static inline double rng_uniform(struct rng *rng) { return rng_next(rng) / 2147483648.0 - 1.0; }
+static inline int rng_below(struct rng *rng, int n) {
+  return (int)(rng_next(rng) % (uint32_t)n);
+}
+static inline bool rng_chance(struct rng *rng, int percent) {
+  return rng_below(rng, 100) < percent;
+}
+static inline double rng_uniform(struct rng *rng) {
+  return rng_next(rng) / 2147483648.0 - 1.0;
+}
 
 struct graph_maker {
   struct graph *graph;
@@ -32,12 +40,17 @@ struct graph_maker {
   int32_t ids, positions;
 };
 
-static inline int32_t maker_tensor(struct graph_maker *m, enum tensor_kind kind, enum dtype dtype, enum row_kind rows,
-                                   int32_t n_rows, int32_t cols) {
-  struct tensor tensor = {.kind = kind, .dtype = dtype, .rows = rows, .n_rows = n_rows, .cols = cols, .index = -1};
+static inline int32_t maker_tensor(struct graph_maker *m, enum tensor_kind kind, enum dtype dtype,
+                                   enum row_kind rows, int32_t n_rows, int32_t cols) {
+  struct tensor tensor = {
+      .kind = kind, .dtype = dtype, .rows = rows, .n_rows = n_rows, .cols = cols, .index = -1};
   if (kind == TENSOR_INPUT) tensor.index = m->n_inputs++;
   if (kind == TENSOR_WEIGHT) tensor.index = m->n_weights++;
-  snprintf(tensor.name, sizeof tensor.name, "%c%d", kind == TENSOR_WEIGHT ? 'w' : kind == TENSOR_INPUT ? 'x' : 'p', m->n_names++);
+  snprintf(tensor.name, sizeof tensor.name, "%c%d",
+           kind == TENSOR_WEIGHT  ? 'w'
+           : kind == TENSOR_INPUT ? 'x'
+                                  : 'p',
+           m->n_names++);
   return graph_add_tensor(m->graph, &tensor);
 }
 
@@ -51,9 +64,12 @@ static inline int32_t maker_input(struct graph_maker *m, enum row_kind rows, int
   return tensor;
 }
 
-// Adds the node; its output joins the pool. Aborts when the graph refuses it: makers only make valid nodes.
-static inline int32_t maker_node(struct graph_maker *m, enum op op, const int32_t *in, int n_in, struct node_attrs attrs) {
-  struct node node = {.op = op, .n_in = (uint8_t)n_in, .attrs = attrs, .line = m->graph->n_nodes + 1};
+// Adds the node; its output joins the pool. Aborts when the graph refuses it: makers only make
+// valid nodes.
+static inline int32_t maker_node(struct graph_maker *m, enum op op, const int32_t *in, int n_in,
+                                 struct node_attrs attrs) {
+  struct node node = {
+      .op = op, .n_in = (uint8_t)n_in, .attrs = attrs, .line = m->graph->n_nodes + 1};
   memcpy(node.in, in, (size_t)n_in * sizeof *in);
   char name[16];
   snprintf(name, sizeof name, "t%d", m->n_names++);
@@ -74,7 +90,8 @@ static inline int32_t maker_linear(struct graph_maker *m, int32_t x, int32_t n, 
 }
 
 static inline int32_t maker_unary(struct graph_maker *m, enum op op, int32_t x) {
-  return maker_node(m, op, &x, 1, (struct node_attrs){.factor = 0.5f, .eps = 1e-2f, .to = DTYPE_F32});
+  return maker_node(m, op, &x, 1,
+                    (struct node_attrs){.factor = 0.5f, .eps = 1e-2f, .to = DTYPE_F32});
 }
 
 static inline int32_t maker_binary(struct graph_maker *m, enum op op, int32_t a, int32_t b) {
@@ -83,23 +100,28 @@ static inline int32_t maker_binary(struct graph_maker *m, enum op op, int32_t a,
 
 static inline int32_t maker_layer_norm(struct graph_maker *m, int32_t x) {
   int32_t cols = m->graph->tensors[x].cols;
-  return maker_node(m, OP_LAYER_NORM, (int32_t[]){x, maker_weight(m, 1, cols), maker_weight(m, 1, cols)}, 3,
+  return maker_node(m, OP_LAYER_NORM,
+                    (int32_t[]){x, maker_weight(m, 1, cols), maker_weight(m, 1, cols)}, 3,
                     (struct node_attrs){.eps = 0.1f});
 }
 
-static inline int32_t maker_attention(struct graph_maker *m, int32_t q, int32_t k, int32_t v, int heads, int kv_heads, bool causal) {
+static inline int32_t maker_attention(struct graph_maker *m, int32_t q, int32_t k, int32_t v,
+                                      int heads, int kv_heads, bool causal) {
   return maker_node(m, OP_ATTENTION, (int32_t[]){q, k, v}, 3,
                     (struct node_attrs){.heads = heads, .kv_heads = kv_heads, .causal = causal});
 }
 
-static inline int32_t maker_embedding(struct graph_maker *m, int32_t ids, int32_t rows, int32_t cols) {
-  return maker_node(m, OP_EMBEDDING, (int32_t[]){ids, maker_weight(m, rows, cols)}, 2, (struct node_attrs){0});
+static inline int32_t maker_embedding(struct graph_maker *m, int32_t ids, int32_t rows,
+                                      int32_t cols) {
+  return maker_node(m, OP_EMBEDDING, (int32_t[]){ids, maker_weight(m, rows, cols)}, 2,
+                    (struct node_attrs){0});
 }
 
 // A pool tensor, mostly a late one so that chains grow long; -1 when none fits. cols 0: any.
 static inline int32_t maker_pick(struct graph_maker *m, enum row_kind rows, int32_t cols) {
   for (int attempt = 0; attempt < 40; attempt++) {
-    int back = rng_chance(m->rng, 60) ? rng_below(m->rng, m->n_pool < 4 ? m->n_pool : 4) : rng_below(m->rng, m->n_pool);
+    int back = rng_chance(m->rng, 60) ? rng_below(m->rng, m->n_pool < 4 ? m->n_pool : 4)
+                                      : rng_below(m->rng, m->n_pool);
     int32_t tensor = m->pool[m->n_pool - 1 - back];
     const struct tensor *t = &m->graph->tensors[tensor];
     if (t->rows == rows && (cols == 0 || t->cols == cols)) return tensor;
@@ -108,7 +130,8 @@ static inline int32_t maker_pick(struct graph_maker *m, enum row_kind rows, int3
 }
 
 static inline void maker_random_attention(struct graph_maker *m) {
-  int32_t x = maker_pick(m, ROWS_TOKENS, 0), heads = 2, kv_heads = rng_chance(m->rng, 50) ? 2 : 1, d = 4;
+  int32_t x = maker_pick(m, ROWS_TOKENS, 0), heads = 2, kv_heads = rng_chance(m->rng, 50) ? 2 : 1,
+          d = 4;
   if (x < 0) return;
   bool bias = rng_chance(m->rng, 70);
   int32_t q = maker_linear(m, x, heads * d, bias);
@@ -123,46 +146,78 @@ static inline void maker_random_binary(struct graph_maker *m, enum op op, int32_
   const struct tensor *t = &m->graph->tensors[a];
   int32_t cols = t->cols, b = -1;
   switch (rng_below(m->rng, 4)) {
-  case 0: b = maker_weight(m, 1, cols); break;
-  case 1: b = maker_weight(m, 1, 1); break;
-  case 2: b = maker_pick(m, t->rows, 1); break;
-  default: break;
+  case 0:
+    b = maker_weight(m, 1, cols);
+    break;
+  case 1:
+    b = maker_weight(m, 1, 1);
+    break;
+  case 2:
+    b = maker_pick(m, t->rows, 1);
+    break;
+  default:
+    break;
   }
   if (b < 0) b = maker_pick(m, t->rows, cols);
   if (b >= 0) maker_binary(m, op, a, b);
 }
 
 static inline void maker_random_node(struct graph_maker *m) {
-  static const enum op unary[] = {OP_GELU, OP_RELU, OP_SILU, OP_TANH, OP_SIGMOID, OP_SCALE, OP_SOFTMAX, OP_NORMALIZE};
+  static const enum op unary[] = {OP_GELU,    OP_RELU,  OP_SILU,    OP_TANH,
+                                  OP_SIGMOID, OP_SCALE, OP_SOFTMAX, OP_NORMALIZE};
   static const int widths[] = {1, 8, 8, 12};
   int32_t x = maker_pick(m, rng_chance(m->rng, 80) ? ROWS_TOKENS : ROWS_SEQS, 0);
   if (x < 0) return;
   const struct tensor *t = &m->graph->tensors[x];
   int32_t cols = t->cols;
   switch (rng_below(m->rng, 13)) {
-  case 0: case 1: case 2: maker_linear(m, x, widths[rng_below(m->rng, 4)], rng_chance(m->rng, 60)); break;
-  case 3: case 4: maker_unary(m, unary[rng_below(m->rng, 8)], x); break;
-  case 5: maker_layer_norm(m, x); break;
-  case 6: maker_random_binary(m, OP_ADD, x); break;
-  case 7: maker_random_binary(m, OP_MUL, x); break;
-  case 8: maker_node(m, OP_REDUCE, &x, 1, (struct node_attrs){.reduce = (enum reduce_kind)rng_below(m->rng, 3)}); break;
-  case 9: maker_random_attention(m); break;
-  case 10: maker_embedding(m, rng_chance(m->rng, 50) ? m->ids : m->positions, 64, widths[rng_below(m->rng, 4)]); break;
+  case 0:
+  case 1:
+  case 2:
+    maker_linear(m, x, widths[rng_below(m->rng, 4)], rng_chance(m->rng, 60));
+    break;
+  case 3:
+  case 4:
+    maker_unary(m, unary[rng_below(m->rng, 8)], x);
+    break;
+  case 5:
+    maker_layer_norm(m, x);
+    break;
+  case 6:
+    maker_random_binary(m, OP_ADD, x);
+    break;
+  case 7:
+    maker_random_binary(m, OP_MUL, x);
+    break;
+  case 8:
+    maker_node(m, OP_REDUCE, &x, 1,
+               (struct node_attrs){.reduce = (enum reduce_kind)rng_below(m->rng, 3)});
+    break;
+  case 9:
+    maker_random_attention(m);
+    break;
+  case 10:
+    maker_embedding(m, rng_chance(m->rng, 50) ? m->ids : m->positions, 64,
+                    widths[rng_below(m->rng, 4)]);
+    break;
   case 11:
     if (t->rows == ROWS_TOKENS)
-      maker_node(m, OP_POOL, &x, 1, (struct node_attrs){.pool = (enum pool_kind)rng_below(m->rng, 3)});
+      maker_node(m, OP_POOL, &x, 1,
+                 (struct node_attrs){.pool = (enum pool_kind)rng_below(m->rng, 3)});
     break;
   default:
     if (rng_chance(m->rng, 30))
       maker_unary(m, OP_IDENTITY, x);
     else if (rng_chance(m->rng, 50))
-      maker_node(m, OP_RMS_NORM, (int32_t[]){x, maker_weight(m, 1, cols)}, 2, (struct node_attrs){.eps = 0.1f});
+      maker_node(m, OP_RMS_NORM, (int32_t[]){x, maker_weight(m, 1, cols)}, 2,
+                 (struct node_attrs){.eps = 0.1f});
     else
       maker_node(m, OP_BIAS, (int32_t[]){x, maker_weight(m, 1, cols)}, 2, (struct node_attrs){0});
   }
 }
 
-static inline void maker_init(struct graph_maker *m, struct graph *graph, struct rng *rng, enum dtype dtype) {
+static inline void maker_init(struct graph_maker *m, struct graph *graph, struct rng *rng,
+                              enum dtype dtype) {
   *m = (struct graph_maker){.graph = graph, .rng = rng, .dtype = dtype};
   if (graph_init(graph) != STATUS_OK) abort();
   graph->has_sequences = true;
@@ -175,10 +230,12 @@ static inline void maker_random(struct graph_maker *m, int n_nodes) {
   maker_input(m, ROWS_SEQS, 8);
   m->ids = maker_tensor(m, TENSOR_INPUT, DTYPE_I64, ROWS_TOKENS, 0, 1);
   m->positions = maker_tensor(m, TENSOR_POSITIONS, DTYPE_I32, ROWS_TOKENS, 0, 1);
-  while (m->graph->n_nodes < n_nodes && m->n_pool < POOL_MAX_TENSORS - 8) maker_random_node(m);
+  while (m->graph->n_nodes < n_nodes && m->n_pool < POOL_MAX_TENSORS - 8)
+    maker_random_node(m);
   m->graph->n_outputs = 1 + rng_below(m->rng, 4);
   for (int i = 0; i < m->graph->n_outputs; i++) {
-    int back = rng_chance(m->rng, 70) ? rng_below(m->rng, m->n_pool < 6 ? m->n_pool : 6) : rng_below(m->rng, m->n_pool);
+    int back = rng_chance(m->rng, 70) ? rng_below(m->rng, m->n_pool < 6 ? m->n_pool : 6)
+                                      : rng_below(m->rng, m->n_pool);
     m->graph->outputs[i] = m->pool[m->n_pool - 1 - back];
   }
 }

@@ -1,5 +1,6 @@
-// Golden plans: what the planner makes of the blocks of real models, byte for byte as plan_dump writes it.
-// A wanted change of plans: run this program once with FUSEWIRE_GOLDEN_WRITE=1 and read the diff before it is committed.
+// Golden plans: what the planner makes of the blocks of real models, byte for byte as plan_dump
+// writes it. A wanted change of plans: run this program once with FUSEWIRE_GOLDEN_WRITE=1 and read
+// the diff before it is committed.
 #include "blocks.h"
 #include "graph/plan.h"
 
@@ -9,9 +10,12 @@
 #include <cmocka.h>
 
 static struct plan_caps cpu_like_caps(void) {
-  struct plan_caps caps = {.row_chains = true, .tile_rows = 32, .tile_bytes = 512 << 10, .epilogue_max = 4};
-  caps.epilogue_kinds = 1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL;
-  for (int d = 0; d < DTYPE_COUNT; d++) caps.dtype_ok[d] = true;
+  struct plan_caps caps = {
+      .row_chains = true, .tile_rows = 32, .tile_bytes = 512 << 10, .epilogue_max = 4};
+  caps.epilogue_kinds =
+      1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL;
+  for (int d = 0; d < DTYPE_COUNT; d++)
+    caps.dtype_ok[d] = true;
   return caps;
 }
 
@@ -22,12 +26,14 @@ static void write_golden(const char *path, const char *text, size_t bytes) {
   fclose(file);
 }
 
-static void compare_golden(const struct graph *graph, enum fusion_mode mode, const struct plan_caps *caps, const char *name) {
+static void compare_golden(const struct graph *graph, enum fusion_mode mode,
+                           const struct plan_caps *caps, const char *name) {
   static char text[1 << 18], golden[1 << 18];
   struct plan_limits limits = {.max_tokens = 2048, .max_seqs = 64, .max_seqlen = 512};
   struct plan *plan;
   struct error err = {0};
-  if (plan_build(graph, mode, caps, &limits, &plan, &err) != STATUS_OK) fail_msg("%s: %s", name, err.message);
+  if (plan_build(graph, mode, caps, &limits, &plan, &err) != STATUS_OK)
+    fail_msg("%s: %s", name, err.message);
   size_t bytes = plan_dump(plan, graph, text, sizeof text);
   assert_int_equal(bytes, strlen(text));
   char path[256];
@@ -39,8 +45,10 @@ static void compare_golden(const struct graph *graph, enum fusion_mode mode, con
   fclose(file);
   if (strcmp(text, golden) != 0) {
     size_t at = 0;
-    while (text[at] == golden[at]) at++;
-    while (at > 0 && text[at - 1] != '\n') at--;
+    while (text[at] == golden[at])
+      at++;
+    while (at > 0 && text[at - 1] != '\n')
+      at--;
     fail_msg("%s: differs from byte %zu on; now\n%.400s\n", path, at, text + at);
   }
   plan_free(plan);
@@ -112,8 +120,10 @@ static void dump_is_cut_at_the_end_of_its_buffer(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(mlp_plan_is_one_chain),          cmocka_unit_test(post_norm_encoder_layer_plan),
-      cmocka_unit_test(pre_norm_encoder_layer_plan),    cmocka_unit_test(sentence_encoder_plan),
+      cmocka_unit_test(mlp_plan_is_one_chain),
+      cmocka_unit_test(post_norm_encoder_layer_plan),
+      cmocka_unit_test(pre_norm_encoder_layer_plan),
+      cmocka_unit_test(sentence_encoder_plan),
       cmocka_unit_test(dump_is_cut_at_the_end_of_its_buffer),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
-// Every allocation of graph building and planning fails once: an error each time, no crash, nothing leaked, and the
-// same plan when memory is back. (The sanitizers bring their own allocator: there this test is skipped.)
+// Every allocation of graph building and planning fails once: an error each time, no crash, nothing
+// leaked, and the same plan when memory is back. (The sanitizers bring their own allocator: there
+// this test is skipped.)
 #include "blocks.h"
 #include "graph/plan.h"
 
@@ -29,15 +30,21 @@ void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *memory, size_t bytes);
 void __libc_free(void *memory);
 
-static bool fails_now(void) { return fail_in >= 0 && fail_in-- == 0; }
+static bool fails_now(void) {
+  return fail_in >= 0 && fail_in-- == 0;
+}
 
 static void *counted(void *memory) {
   live += memory != NULL;
   return memory;
 }
 
-void *malloc(size_t bytes) { return fails_now() ? NULL : counted(__libc_malloc(bytes)); }
-void *calloc(size_t count, size_t bytes) { return fails_now() ? NULL : counted(__libc_calloc(count, bytes)); }
+void *malloc(size_t bytes) {
+  return fails_now() ? NULL : counted(__libc_malloc(bytes));
+}
+void *calloc(size_t count, size_t bytes) {
+  return fails_now() ? NULL : counted(__libc_calloc(count, bytes));
+}
 void *realloc(void *memory, size_t bytes) {
   if (fails_now()) return NULL;
   void *grown = __libc_realloc(memory, bytes);
@@ -51,8 +58,13 @@ void free(void *memory) {
 #endif
 
 static struct plan_caps all_caps(void) {
-  struct plan_caps caps = {.row_chains = true, .tile_rows = 8, .tile_bytes = 1 << 20, .epilogue_max = 4, .epilogue_kinds = 0x1f};
-  for (int d = 0; d < DTYPE_COUNT; d++) caps.dtype_ok[d] = true;
+  struct plan_caps caps = {.row_chains = true,
+                           .tile_rows = 8,
+                           .tile_bytes = 1 << 20,
+                           .epilogue_max = 4,
+                           .epilogue_kinds = 0x1f};
+  for (int d = 0; d < DTYPE_COUNT; d++)
+    caps.dtype_ok[d] = true;
   return caps;
 }
 
@@ -71,7 +83,8 @@ static void every_failed_allocation_of_planning_is_an_error(void **state) {
   struct plan_limits limits = {64, 8, 32};
   for (int mode = 0; mode < FUSION_MODES; mode++) {
     struct plan *plan;
-    assert_int_equal(plan_build(&graph, (enum fusion_mode)mode, &caps, &limits, &plan, NULL), STATUS_OK);
+    assert_int_equal(plan_build(&graph, (enum fusion_mode)mode, &caps, &limits, &plan, NULL),
+                     STATUS_OK);
     plan_dump(plan, &graph, expected, sizeof expected);
     plan_free(plan);
     long failures = 0, before = live;
@@ -86,7 +99,8 @@ static void every_failed_allocation_of_planning_is_an_error(void **state) {
         break;
       }
       if (status != STATUS_RESOURCE_EXHAUSTED || plan || live != before)
-        fail_msg("allocation %ld: status %d, %ld blocks left, \"%s\"", failures, status, live - before, err.message);
+        fail_msg("allocation %ld: status %d, %ld blocks left, \"%s\"", failures, status,
+                 live - before, err.message);
     }
     plan_dump(plan, &graph, text, sizeof text);
     plan_free(plan);
@@ -107,7 +121,8 @@ static void every_failed_allocation_of_building_leaves_the_graph_as_it_was(void 
   assert_int_equal(live, before);
   fail_in = -1;
   assert_int_equal(graph_init(&graph), STATUS_OK);
-  struct tensor x = {.name = "x", .kind = TENSOR_INPUT, .dtype = DTYPE_F32, .rows = ROWS_TOKENS, .cols = 8};
+  struct tensor x = {
+      .name = "x", .kind = TENSOR_INPUT, .dtype = DTYPE_F32, .rows = ROWS_TOKENS, .cols = 8};
   fail_in = 0;
   assert_int_equal(graph_add_tensor(&graph, &x), -1);
   assert_int_equal(graph_find_tensor(&graph, "x"), -1);

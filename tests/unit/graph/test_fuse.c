@@ -13,14 +13,17 @@ struct bench { // one graph and its plan
 static void bench_begin(struct bench *b) {
   memset(b, 0, sizeof *b);
   maker_init(&b->m, &b->graph, NULL, DTYPE_F32);
-  b->caps = (struct plan_caps){.tile_rows = 8, .tile_bytes = 1 << 20, .epilogue_max = 4, .epilogue_kinds = 0x1f};
-  for (int d = 0; d < DTYPE_COUNT; d++) b->caps.dtype_ok[d] = true;
+  b->caps = (struct plan_caps){
+      .tile_rows = 8, .tile_bytes = 1 << 20, .epilogue_max = 4, .epilogue_kinds = 0x1f};
+  for (int d = 0; d < DTYPE_COUNT; d++)
+    b->caps.dtype_ok[d] = true;
 }
 
 static void bench_plan(struct bench *b) {
   struct plan_limits limits = {64, 8, 32};
   struct error err = {0};
-  if (plan_build(&b->graph, FUSION_ON, &b->caps, &limits, &b->plan, &err) != STATUS_OK) fail_msg("%s", err.message);
+  if (plan_build(&b->graph, FUSION_ON, &b->caps, &limits, &b->plan, &err) != STATUS_OK)
+    fail_msg("%s", err.message);
   check_plan(&b->graph, b->plan, &b->caps, "case");
 }
 
@@ -35,10 +38,12 @@ static void expect_steps(const struct bench *b, int n, const char *const *labels
     plan_dump(b->plan, &b->graph, text, sizeof text);
     fail_msg("%d steps, expected %d\n%s", b->plan->n_steps, n, text);
   }
-  for (int i = 0; i < n; i++) assert_string_equal(b->plan->steps[i].label, labels[i]);
+  for (int i = 0; i < n; i++)
+    assert_string_equal(b->plan->steps[i].label, labels[i]);
 }
-#define EXPECT_STEPS(b, ...) \
-  expect_steps(b, (int)(sizeof(const char *[]){__VA_ARGS__} / sizeof(const char *)), (const char *[]){__VA_ARGS__})
+#define EXPECT_STEPS(b, ...)                                                                       \
+  expect_steps(b, (int)(sizeof(const char *[]){__VA_ARGS__} / sizeof(const char *)),               \
+               (const char *[]){__VA_ARGS__})
 
 // The decision about the edge between the nodes that make `from` and `to`.
 static const struct decision *edge(const struct bench *b, int32_t from, int32_t to) {
@@ -50,19 +55,22 @@ static const struct decision *edge(const struct bench *b, int32_t from, int32_t 
   return NULL;
 }
 
-static void expect_apart(const struct bench *b, int32_t from, int32_t to, const char *part_of_reason) {
+static void expect_apart(const struct bench *b, int32_t from, int32_t to,
+                         const char *part_of_reason) {
   const struct decision *d = edge(b, from, to);
-  if (d->fused || !strstr(d->reason, part_of_reason)) fail_msg("fused %d: \"%s\", expected \"%s\"", d->fused, d->reason, part_of_reason);
+  if (d->fused || !strstr(d->reason, part_of_reason))
+    fail_msg("fused %d: \"%s\", expected \"%s\"", d->fused, d->reason, part_of_reason);
 }
 
-// ---- products -----------------------------------------------------------------------------------------------------
+// ---- products ----
 static void product_takes_bias_scale_gelu_residual_and_cast(void **state) {
   (void)state;
   struct bench b;
   bench_begin(&b);
   int32_t x = maker_input(&b.m, ROWS_TOKENS, 16), r = maker_input(&b.m, ROWS_TOKENS, 8);
   int32_t y = maker_linear(&b.m, x, 8, false);
-  y = maker_node(&b.m, OP_BIAS, (int32_t[]){y, maker_weight(&b.m, 1, 8)}, 2, (struct node_attrs){0});
+  y = maker_node(&b.m, OP_BIAS, (int32_t[]){y, maker_weight(&b.m, 1, 8)}, 2,
+                 (struct node_attrs){0});
   y = maker_unary(&b.m, OP_GELU, maker_unary(&b.m, OP_SCALE, y));
   y = maker_binary(&b.m, OP_ADD, r, y); // the product may be either operand
   output_add(&b.graph, maker_node(&b.m, OP_CAST, &y, 1, (struct node_attrs){.to = DTYPE_BF16}));
@@ -72,7 +80,8 @@ static void product_takes_bias_scale_gelu_residual_and_cast(void **state) {
   assert_int_equal(linear->n_epilogue, 4);
   assert_int_equal(linear->y_dtype, DTYPE_BF16);
   static const uint8_t kinds[] = {EPI_BIAS, EPI_SCALE, EPI_ACT, EPI_ADD};
-  for (int i = 0; i < 4; i++) assert_int_equal(linear->epilogue[i].kind, kinds[i]);
+  for (int i = 0; i < 4; i++)
+    assert_int_equal(linear->epilogue[i].kind, kinds[i]);
   assert_int_equal(b.plan->steps[0].in[linear->epilogue[3].operand].tensor, r);
   bench_end(&b);
 }
@@ -96,7 +105,8 @@ static void epilogue_stops_at_what_the_device_can_do(void **state) {
   struct bench b;
   bench_begin(&b);
   b.caps.epilogue_kinds = 1u << EPI_BIAS | 1u << EPI_ACT;
-  int32_t x = maker_input(&b.m, ROWS_TOKENS, 8), h = maker_unary(&b.m, OP_RELU, maker_linear(&b.m, x, 8, true));
+  int32_t x = maker_input(&b.m, ROWS_TOKENS, 8),
+          h = maker_unary(&b.m, OP_RELU, maker_linear(&b.m, x, 8, true));
   int32_t y = maker_binary(&b.m, OP_ADD, h, x);
   output_add(&b.graph, y);
   bench_plan(&b);
@@ -110,7 +120,8 @@ static void epilogue_stops_when_it_is_full(void **state) {
   struct bench b;
   bench_begin(&b);
   b.caps.epilogue_max = 2;
-  int32_t h = maker_unary(&b.m, OP_RELU, maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 8), 8, true));
+  int32_t h =
+      maker_unary(&b.m, OP_RELU, maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 8), 8, true));
   int32_t y = maker_unary(&b.m, OP_TANH, h);
   output_add(&b.graph, y);
   bench_plan(&b);
@@ -136,7 +147,8 @@ static void product_that_is_an_output_is_written_before_its_activation(void **st
   (void)state;
   struct bench b;
   bench_begin(&b);
-  int32_t y = maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 16), 8, true), z = maker_unary(&b.m, OP_GELU, y);
+  int32_t y = maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 16), 8, true),
+          z = maker_unary(&b.m, OP_GELU, y);
   output_add(&b.graph, y);
   output_add(&b.graph, z);
   bench_plan(&b);
@@ -151,7 +163,8 @@ static void product_squared_is_not_its_own_residual(void **state) {
   (void)state;
   struct bench b;
   bench_begin(&b);
-  int32_t y = maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 16), 8, false), z = maker_binary(&b.m, OP_MUL, y, y);
+  int32_t y = maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 16), 8, false),
+          z = maker_binary(&b.m, OP_MUL, y, y);
   output_add(&b.graph, z);
   bench_plan(&b);
   EXPECT_STEPS(&b, "linear", "mul");
@@ -205,13 +218,14 @@ static void broadcast_operands_do_not_enter_an_epilogue_but_weights_as_bias_do(v
   bench_end(&b);
 }
 
-// ---- products side by side ------------------------------------------------------------------------------------------
+// ---- products side by side ----
 static void attention_inputs_of_one_tensor_become_one_product(void **state) {
   (void)state;
   struct bench b;
   bench_begin(&b);
   int32_t x = maker_input(&b.m, ROWS_TOKENS, 12);
-  int32_t q = maker_linear(&b.m, x, 16, true), k = maker_linear(&b.m, x, 8, true), v = maker_linear(&b.m, x, 8, true);
+  int32_t q = maker_linear(&b.m, x, 16, true), k = maker_linear(&b.m, x, 8, true),
+          v = maker_linear(&b.m, x, 8, true);
   output_add(&b.graph, maker_attention(&b.m, q, k, v, 4, 2, true));
   bench_plan(&b);
   EXPECT_STEPS(&b, "linear*3+bias", "attention");
@@ -235,13 +249,15 @@ static void only_alike_products_are_put_side_by_side(void **state) {
   struct bench b;
   bench_begin(&b);
   int32_t x = maker_input(&b.m, ROWS_TOKENS, 12), other = maker_input(&b.m, ROWS_TOKENS, 12);
-  int32_t q = maker_linear(&b.m, other, 8, true), k = maker_linear(&b.m, x, 8, true), v = maker_linear(&b.m, x, 8, true);
+  int32_t q = maker_linear(&b.m, other, 8, true), k = maker_linear(&b.m, x, 8, true),
+          v = maker_linear(&b.m, x, 8, true);
   int32_t a = maker_attention(&b.m, q, k, v, 2, 2, false);
-  q = maker_unary(&b.m, OP_SCALE, maker_linear(&b.m, a, 8, true)); // an epilogue of its own
+  q = maker_unary(&b.m, OP_SCALE, maker_linear(&b.m, a, 8, true));         // an epilogue of its own
   k = maker_linear(&b.m, a, 8, false), v = maker_linear(&b.m, a, 8, true); // one without bias
   output_add(&b.graph, maker_attention(&b.m, q, k, v, 2, 2, false));
   bench_plan(&b);
-  EXPECT_STEPS(&b, "linear+bias", "linear*2+bias", "attention", "linear+bias+scale", "linear", "linear+bias", "attention");
+  EXPECT_STEPS(&b, "linear+bias", "linear*2+bias", "attention", "linear+bias+scale", "linear",
+               "linear+bias", "attention");
   bench_end(&b);
 }
 
@@ -250,7 +266,8 @@ static void key_that_is_also_an_output_keeps_its_own_product(void **state) {
   struct bench b;
   bench_begin(&b);
   int32_t x = maker_input(&b.m, ROWS_TOKENS, 12);
-  int32_t q = maker_linear(&b.m, x, 8, true), k = maker_linear(&b.m, x, 8, true), v = maker_linear(&b.m, x, 8, true);
+  int32_t q = maker_linear(&b.m, x, 8, true), k = maker_linear(&b.m, x, 8, true),
+          v = maker_linear(&b.m, x, 8, true);
   output_add(&b.graph, maker_attention(&b.m, q, k, v, 2, 2, false));
   output_add(&b.graph, k);
   bench_plan(&b);
@@ -258,7 +275,7 @@ static void key_that_is_also_an_output_keeps_its_own_product(void **state) {
   bench_end(&b);
 }
 
-// ---- row programs -------------------------------------------------------------------------------------------------
+// ---- row programs ----
 static void tree_of_element_wise_ops_and_norms_is_one_program(void **state) {
   (void)state;
   struct bench b;
@@ -321,7 +338,8 @@ static void two_embeddings_by_one_index_read_it_once(void **state) {
   struct bench b;
   bench_begin(&b);
   int32_t ids = maker_tensor(&b.m, TENSOR_INPUT, DTYPE_I32, ROWS_TOKENS, 0, 1);
-  output_add(&b.graph, maker_binary(&b.m, OP_ADD, maker_embedding(&b.m, ids, 9, 8), maker_embedding(&b.m, ids, 9, 8)));
+  output_add(&b.graph, maker_binary(&b.m, OP_ADD, maker_embedding(&b.m, ids, 9, 8),
+                                    maker_embedding(&b.m, ids, 9, 8)));
   bench_plan(&b);
   EXPECT_STEPS(&b, "embedding*2+add");
   assert_int_equal(b.plan->steps[0].n_in, 3);
@@ -337,7 +355,8 @@ static void no_kernel_waits_for_itself(void **state) {
   bench_begin(&b);
   int32_t x = maker_input(&b.m, ROWS_TOKENS, 8), a = maker_unary(&b.m, OP_GELU, x);
   int32_t p = maker_linear(&b.m, a, 8, true);
-  int32_t c = maker_layer_norm(&b.m, maker_binary(&b.m, OP_MUL, maker_unary(&b.m, OP_SOFTMAX, p), a));
+  int32_t c =
+      maker_layer_norm(&b.m, maker_binary(&b.m, OP_MUL, maker_unary(&b.m, OP_SOFTMAX, p), a));
   output_add(&b.graph, c);
   bench_plan(&b);
   EXPECT_STEPS(&b, "gelu", "linear+bias", "softmax+mul+layer_norm");
@@ -350,13 +369,15 @@ static void long_chain_is_split_where_the_program_is_full(void **state) {
   struct bench b;
   bench_begin(&b);
   int32_t x = maker_input(&b.m, ROWS_TOKENS, 8);
-  for (int i = 0; i < 60; i++) x = maker_unary(&b.m, i % 2 ? OP_TANH : OP_SCALE, x);
+  for (int i = 0; i < 60; i++)
+    x = maker_unary(&b.m, i % 2 ? OP_TANH : OP_SCALE, x);
   output_add(&b.graph, x);
   bench_plan(&b);
   assert_int_equal(b.plan->n_steps, 3);
   assert_int_equal(b.plan->steps[0].n_nodes, STEP_MAX_NODES);
   assert_int_equal(b.plan->steps[2].n_nodes, 60 - 2 * STEP_MAX_NODES);
-  expect_apart(&b, b.graph.nodes[STEP_MAX_NODES - 1].out, b.graph.nodes[STEP_MAX_NODES].out, "too many nodes");
+  expect_apart(&b, b.graph.nodes[STEP_MAX_NODES - 1].out, b.graph.nodes[STEP_MAX_NODES].out,
+               "too many nodes");
   bench_end(&b);
 }
 
@@ -365,7 +386,8 @@ static void program_with_too_many_inputs_is_split(void **state) {
   struct bench b;
   bench_begin(&b);
   int32_t x = maker_input(&b.m, ROWS_TOKENS, 8);
-  for (int i = 0; i < 20; i++) x = maker_binary(&b.m, OP_ADD, x, maker_weight(&b.m, 1, 8));
+  for (int i = 0; i < 20; i++)
+    x = maker_binary(&b.m, OP_ADD, x, maker_weight(&b.m, 1, 8));
   output_add(&b.graph, x);
   bench_plan(&b);
   EXPECT_STEPS(&b, "add*15", "add*5");
@@ -387,11 +409,12 @@ static void program_with_too_many_outputs_is_split(void **state) {
   bench_plan(&b);
   assert_string_equal(b.plan->steps[0].label, "tanh*8");
   assert_int_equal(b.plan->steps[0].n_out, ROW_MAX_OUTPUTS);
-  expect_apart(&b, b.graph.nodes[b.plan->steps[0].nodes[7]].out, b.graph.nodes[b.plan->steps[0].nodes[7] + 3].out, "too many outputs");
+  expect_apart(&b, b.graph.nodes[b.plan->steps[0].nodes[7]].out,
+               b.graph.nodes[b.plan->steps[0].nodes[7] + 3].out, "too many outputs");
   bench_end(&b);
 }
 
-// ---- views, dead nodes, chains ------------------------------------------------------------------------------------
+// ---- views, dead nodes, chains ----
 static void identities_vanish_and_outputs_may_be_inputs(void **state) {
   (void)state;
   struct bench b;
@@ -427,14 +450,17 @@ static void row_chain_keeps_its_intermediates_in_tiles(void **state) {
   bench_begin(&b);
   b.caps.row_chains = true;
   int32_t x = maker_input(&b.m, ROWS_TOKENS, 8), y = x;
-  for (int i = 0; i < 3; i++) y = maker_layer_norm(&b.m, maker_binary(&b.m, OP_ADD, block_mlp(&b.m, y, 32), y));
+  for (int i = 0; i < 3; i++)
+    y = maker_layer_norm(&b.m, maker_binary(&b.m, OP_ADD, block_mlp(&b.m, y, 32), y));
   output_add(&b.graph, y);
   bench_plan(&b);
   for (int i = 0; i < b.plan->n_steps; i++) {
     assert_int_equal(b.plan->steps[i].chain, 0);
-    assert_int_equal(b.plan->steps[i].out[0].place, i + 1 < b.plan->n_steps ? PLACE_TILE : PLACE_ARENA);
+    assert_int_equal(b.plan->steps[i].out[0].place,
+                     i + 1 < b.plan->n_steps ? PLACE_TILE : PLACE_ARENA);
   }
-  // 8 rows of x (32 bytes a row) and of the inner layer (128 bytes), the residual beside them, and the result
+  // 8 rows of x (32 bytes a row) and of the inner layer (128 bytes), the residual beside them, and
+  // the result
   assert_int_equal(b.plan->tile_bytes, 8 * 32 * 2 + 8 * 128);
   assert_int_equal(b.plan->arena_bytes, 2 * 64 * 32);
   bench_end(&b);
@@ -448,7 +474,9 @@ static void chain_is_cut_where_the_tile_is_full(void **state) {
   b.caps.tile_bytes = 8 * 64 * 4; // the inner layer of 128 columns does not fit
   int32_t x = maker_input(&b.m, ROWS_TOKENS, 8);
   int32_t h = maker_layer_norm(&b.m, maker_linear(&b.m, x, 64, true));
-  output_add(&b.graph, maker_linear(&b.m, maker_unary(&b.m, OP_GELU, maker_linear(&b.m, h, 128, true)), 8, true));
+  output_add(
+      &b.graph,
+      maker_linear(&b.m, maker_unary(&b.m, OP_GELU, maker_linear(&b.m, h, 128, true)), 8, true));
   bench_plan(&b);
   EXPECT_STEPS(&b, "linear+bias", "layer_norm", "linear+bias+gelu", "linear+bias");
   assert_int_equal(b.plan->steps[0].out[0].place, PLACE_TILE);

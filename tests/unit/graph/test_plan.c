@@ -1,5 +1,6 @@
-// Properties of plans over random graphs: every node runs once, memory is never shared by what lives together, what is
-// read was written, and executing a plan step by step gives what executing the graph node by node gives.
+// Properties of plans over random graphs: every node runs once, memory is never shared by what
+// lives together, what is read was written, and executing a plan step by step gives what executing
+// the graph node by node gives.
 #include "interpreter.h"
 #include "plan_check.h"
 #include "random_graph.h"
@@ -12,19 +13,23 @@
 
 #define ROUNDS 1000
 
-// ---- devices of unlike abilities ----------------------------------------------------------------------------------
+// ---- devices of unlike abilities ----
 static struct plan_caps caps_of(int kind) {
-  struct plan_caps caps = {.row_chains = true, .tile_rows = 4, .tile_bytes = 1 << 20, .epilogue_max = 4};
-  for (int d = 0; d < DTYPE_COUNT; d++) caps.dtype_ok[d] = true;
-  caps.epilogue_kinds = 1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL;
+  struct plan_caps caps = {
+      .row_chains = true, .tile_rows = 4, .tile_bytes = 1 << 20, .epilogue_max = 4};
+  for (int d = 0; d < DTYPE_COUNT; d++)
+    caps.dtype_ok[d] = true;
+  caps.epilogue_kinds =
+      1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL;
   if (kind == 1) caps.row_chains = false;
   if (kind == 2) caps.tile_bytes = 400;
   if (kind == 3) caps.epilogue_kinds = 1u << EPI_BIAS, caps.epilogue_max = 1;
   return caps;
 }
 
-static void check_results(const struct world *w, const struct plan *plan, const struct plan_caps *caps, uint8_t outputs,
-                          const char *what, double tolerance) {
+static void check_results(const struct world *w, const struct plan *plan,
+                          const struct plan_caps *caps, uint8_t outputs, const char *what,
+                          double tolerance) {
   double *results[LIMIT_MODEL_OUTPUTS];
   world_run_plan(w, plan, outputs, caps->tile_rows, results);
   for (int i = 0; i < plan->n_outputs; i++) {
@@ -40,7 +45,8 @@ static void check_results(const struct world *w, const struct plan *plan, const 
   }
 }
 
-static void check_graph(const struct graph *graph, struct rng *rng, const char *what, double tolerance) {
+static void check_graph(const struct graph *graph, struct rng *rng, const char *what,
+                        double tolerance) {
   struct world w;
   world_init(&w, graph, rng);
   world_run_nodes(&w);
@@ -50,12 +56,15 @@ static void check_graph(const struct graph *graph, struct rng *rng, const char *
       struct plan_limits limits = world_limits(&w, rng);
       struct plan *plan;
       struct error err = {0};
-      if (plan_build(graph, (enum fusion_mode)mode, &caps, &limits, &plan, &err) != STATUS_OK) fail_msg("%s: %s", what, err.message);
+      if (plan_build(graph, (enum fusion_mode)mode, &caps, &limits, &plan, &err) != STATUS_OK)
+        fail_msg("%s: %s", what, err.message);
       char label[96];
-      snprintf(label, sizeof label, "%s, caps %d, fusion %s", what, kind, fusion_name((enum fusion_mode)mode));
+      snprintf(label, sizeof label, "%s, caps %d, fusion %s", what, kind,
+               fusion_name((enum fusion_mode)mode));
       check_plan(graph, plan, &caps, label);
       check_results(&w, plan, &caps, 0xff, label, tolerance);
-      check_results(&w, plan, &caps, (uint8_t)(1u << rng_below(rng, graph->n_outputs)), label, tolerance);
+      check_results(&w, plan, &caps, (uint8_t)(1u << rng_below(rng, graph->n_outputs)), label,
+                    tolerance);
       plan_free(plan);
     }
   }
@@ -81,14 +90,16 @@ static void plans_of_random_fp32_graphs_compute_what_the_graph_says(void **state
   random_rounds(DTYPE_F32, ROUNDS, 2e-4);
 }
 
-// Storage rounds to bf16 at unlike places in the two modes, so the distance is that of a few roundings.
+// Storage rounds to bf16 at unlike places in the two modes, so the distance is that of a few
+// roundings.
 static void plans_of_random_bf16_graphs_compute_what_the_graph_says(void **state) {
   (void)state;
   random_rounds(DTYPE_BF16, 100, 0.12);
 }
 
 static void a_wrong_instruction_in_a_plan_is_noticed(void **state) {
-  (void)state; // the comparison above must be able to fail: a plan with one instruction changed is noticed
+  (void)state; // the comparison above must be able to fail: a plan with one instruction changed is
+               // noticed
   struct rng rng = {.state = 5};
   struct graph graph;
   struct graph_maker maker;
@@ -112,8 +123,8 @@ static void a_wrong_instruction_in_a_plan_is_noticed(void **state) {
   graph_deinit(&graph);
 }
 
-static void refused(const struct graph *graph, const struct plan_caps *caps, struct plan_limits limits, enum status status,
-                    const char *part_of_message) {
+static void refused(const struct graph *graph, const struct plan_caps *caps,
+                    struct plan_limits limits, enum status status, const char *part_of_message) {
   struct plan *plan = (struct plan *)&limits;
   struct error err = {0};
   enum status found = plan_build(graph, FUSION_ON, caps, &limits, &plan, &err);
@@ -160,7 +171,8 @@ static void absurd_batches_are_refused_before_sizes_overflow(void **state) {
   struct plan_limits limits = {INT32_MAX, INT32_MAX, INT32_MAX};
   struct plan *plan;
   struct error err = {0};
-  assert_int_equal(plan_build(&graph, FUSION_OFF, &caps, &limits, &plan, &err), STATUS_RESOURCE_EXHAUSTED);
+  assert_int_equal(plan_build(&graph, FUSION_OFF, &caps, &limits, &plan, &err),
+                   STATUS_RESOURCE_EXHAUSTED);
   assert_non_null(strstr(err.message, "do not fit"));
   graph_deinit(&graph);
 }

@@ -11,27 +11,36 @@
 #define ALL 0xff
 
 static void near(double found, double expected, const char *what) {
-  if (!(fabs(found - expected) <= 1e-9 * fabs(expected))) fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
+  if (!(fabs(found - expected) <= 1e-9 * fabs(expected)))
+    fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
 }
 
 static struct plan *plan_of(const struct graph *graph, enum fusion_mode mode, bool chains) {
-  struct plan_caps caps = {.row_chains = chains, .tile_rows = 32, .tile_bytes = 1 << 24, .epilogue_max = 4, .epilogue_kinds = 0x1f};
-  for (int d = 0; d < DTYPE_COUNT; d++) caps.dtype_ok[d] = true;
+  struct plan_caps caps = {.row_chains = chains,
+                           .tile_rows = 32,
+                           .tile_bytes = 1 << 24,
+                           .epilogue_max = 4,
+                           .epilogue_kinds = 0x1f};
+  for (int d = 0; d < DTYPE_COUNT; d++)
+    caps.dtype_ok[d] = true;
   struct plan_limits limits = {4096, 64, 512};
   struct plan *plan;
   struct error err = {0};
-  if (plan_build(graph, mode, &caps, &limits, &plan, &err) != STATUS_OK) fail_msg("%s", err.message);
+  if (plan_build(graph, mode, &caps, &limits, &plan, &err) != STATUS_OK)
+    fail_msg("%s", err.message);
   return plan;
 }
 
-static struct traffic_total total_of(const struct graph *graph, enum fusion_mode mode, bool chains, int64_t t, int64_t b, int64_t s) {
+static struct traffic_total total_of(const struct graph *graph, enum fusion_mode mode, bool chains,
+                                     int64_t t, int64_t b, int64_t s) {
   struct plan *plan = plan_of(graph, mode, chains);
   struct traffic_total total = plan_traffic(plan, ALL, t, b, s);
   plan_free(plan);
   return total;
 }
 
-// T tokens in sequences of s: 40 T H e unfused and 26 T H e fused, 11 T H e with row chains, beside the weights.
+// T tokens in sequences of s: 40 T H e unfused and 26 T H e fused, 11 T H e with row chains, beside
+// the weights.
 static void encoder_layer_moves_what_the_formula_says(void **state) {
   (void)state;
   const double H = 64, F = 256, h = 4, e = 4, T = 300, s = 100, S = T * s;
@@ -52,7 +61,8 @@ static void encoder_layer_moves_what_the_formula_says(void **state) {
   near(on.flops, chained.flops, "nor do chains");
   assert_int_equal(off.kernels, 15);
   assert_int_equal(on.kernels, 7);
-  double products = T * (2 * 4 * H * H + 4 * H * F), epilogues = T * (4 * H + F + 8 * F + H + H + H);
+  double products = T * (2 * 4 * H * H + 4 * H * F),
+         epilogues = T * (4 * H + F + 8 * F + H + H + H);
   near(on.flops, products + epilogues + S * h * (4 * (H / h) + 6) + 2 * 7 * T * H, "operations");
   graph_deinit(&graph);
 }
@@ -63,9 +73,11 @@ static void element_wise_chain_of_k_ops_saves_k_passes(void **state) {
   struct graph_maker m;
   maker_init(&m, &graph, NULL, DTYPE_BF16);
   int32_t x = maker_input(&m, ROWS_TOKENS, 1000);
-  for (int i = 0; i < 16; i++) x = maker_unary(&m, OP_SCALE, x);
+  for (int i = 0; i < 16; i++)
+    x = maker_unary(&m, OP_SCALE, x);
   output_add(&graph, x);
-  struct traffic_total off = total_of(&graph, FUSION_OFF, true, 10, 1, 100), on = total_of(&graph, FUSION_ON, true, 10, 1, 100);
+  struct traffic_total off = total_of(&graph, FUSION_OFF, true, 10, 1, 100),
+                       on = total_of(&graph, FUSION_ON, true, 10, 1, 100);
   near(off.read_bytes + off.write_bytes, 16 * 2 * 10 * 1000 * 2.0, "16 passes");
   near(on.read_bytes + on.write_bytes, 2 * 10 * 1000 * 2.0, "one pass");
   near(on.flops, off.flops, "operations");
@@ -81,7 +93,8 @@ static void tables_count_touched_rows_and_their_indices(void **state) {
   struct traffic_total on = total_of(&graph, FUSION_ON, false, 50, 4, 700);
   double gather = 50 * (3 * 16 * 4 + 8 + 8 + 4), norm_weights = 2 * 16 * 4, pooled = 50 * 16 * 4;
   near(on.read_bytes, gather + norm_weights + pooled, "reads");
-  near(on.write_bytes, 50 * 16 * 4 + 4 * 16 * 4, "writes: the hidden state, and one row a sequence");
+  near(on.write_bytes, 50 * 16 * 4 + 4 * 16 * 4,
+       "writes: the hidden state, and one row a sequence");
   graph_deinit(&graph);
 }
 
@@ -103,7 +116,8 @@ static void operand_read_twice_by_a_kernel_moves_once(void **state) {
   maker_init(&m, &graph, NULL, DTYPE_F32);
   int32_t x = maker_input(&m, ROWS_TOKENS, 8);
   output_add(&graph, maker_binary(&m, OP_ADD, maker_linear(&m, x, 8, false), x));
-  near(total_of(&graph, FUSION_ON, true, 10, 1, 100).read_bytes, 10 * 8 * 4 + 8 * 8 * 4, "x and the weight");
+  near(total_of(&graph, FUSION_ON, true, 10, 1, 100).read_bytes, 10 * 8 * 4 + 8 * 8 * 4,
+       "x and the weight");
   graph_deinit(&graph);
 }
 
@@ -114,10 +128,13 @@ static void causal_attention_does_half_the_operations_when_fused(void **state) {
     struct graph graph;
     struct graph_maker m;
     maker_init(&m, &graph, NULL, DTYPE_F32);
-    int32_t q = maker_input(&m, ROWS_TOKENS, 8), k = maker_input(&m, ROWS_TOKENS, 4), v = maker_input(&m, ROWS_TOKENS, 4);
+    int32_t q = maker_input(&m, ROWS_TOKENS, 8), k = maker_input(&m, ROWS_TOKENS, 4),
+            v = maker_input(&m, ROWS_TOKENS, 4);
     output_add(&graph, maker_attention(&m, q, k, v, 2, 1, causal));
-    for (int mode = 0; mode < 2; mode++) flops[causal][mode] = total_of(&graph, (enum fusion_mode)mode, true, 10, 1, 100).flops;
-    near(total_of(&graph, FUSION_ON, true, 10, 1, 100).read_bytes, 10 * (8 + 4 + 4) * 4, "q, k and v once");
+    for (int mode = 0; mode < 2; mode++)
+      flops[causal][mode] = total_of(&graph, (enum fusion_mode)mode, true, 10, 1, 100).flops;
+    near(total_of(&graph, FUSION_ON, true, 10, 1, 100).read_bytes, 10 * (8 + 4 + 4) * 4,
+         "q, k and v once");
     graph_deinit(&graph);
   }
   near(flops[0][FUSION_ON], flops[0][FUSION_OFF], "full");
@@ -132,12 +149,15 @@ static void an_output_that_nobody_asks_for_costs_nothing(void **state) {
   maker_init(&m, &graph, NULL, DTYPE_F32);
   block_sentence_encoder(&m, 1, 16, 2, 32, 100);
   struct plan *plan = plan_of(&graph, FUSION_ON, true);
-  struct traffic_total both = plan_traffic(plan, 3, 50, 4, 700), hidden = plan_traffic(plan, 1, 50, 4, 700);
-  struct traffic_total sentence = plan_traffic(plan, 2, 50, 4, 700), none = plan_traffic(plan, 4, 50, 4, 700);
+  struct traffic_total both = plan_traffic(plan, 3, 50, 4, 700),
+                       hidden = plan_traffic(plan, 1, 50, 4, 700);
+  struct traffic_total sentence = plan_traffic(plan, 2, 50, 4, 700),
+                       none = plan_traffic(plan, 4, 50, 4, 700);
   near(both.read_bytes, sentence.read_bytes, "the sentence needs the hidden state");
   near(both.read_bytes - hidden.read_bytes, 50 * 16 * 4, "pooling");
   assert_int_equal(both.kernels, hidden.kernels + 1);
-  assert_true(none.read_bytes == 0 && none.write_bytes == 0 && none.flops == 0 && none.kernels == 0);
+  assert_true(none.read_bytes == 0 && none.write_bytes == 0 && none.flops == 0 &&
+              none.kernels == 0);
   plan_free(plan);
   graph_deinit(&graph);
 }
@@ -153,10 +173,12 @@ static void shares_add_up_to_the_batch(void **state) {
   for (int mode = 0; mode < FUSION_MODES; mode++) {
     struct plan *plan = plan_of(&graph, (enum fusion_mode)mode, true);
     int64_t tokens = 0, squares = 0;
-    for (int i = 0; i < 4; i++) tokens += lengths[i], squares += lengths[i] * lengths[i];
+    for (int i = 0; i < 4; i++)
+      tokens += lengths[i], squares += lengths[i] * lengths[i];
     struct traffic_total batch = plan_traffic(plan, ALL, tokens, 4, squares), sum = {0};
     for (int i = 0; i < 4; i++) {
-      struct traffic_total one = plan_traffic_share(plan, ALL, lengths[i], 1, lengths[i] * lengths[i], tokens);
+      struct traffic_total one =
+          plan_traffic_share(plan, ALL, lengths[i], 1, lengths[i] * lengths[i], tokens);
       sum.read_bytes += one.read_bytes, sum.write_bytes += one.write_bytes, sum.flops += one.flops;
       assert_int_equal(one.kernels, batch.kernels);
     }

@@ -8,7 +8,8 @@
 static inline void world_fill(struct world *w, struct rng *rng, int32_t t) {
   const struct tensor *tensor = &w->graph->tensors[t];
   int64_t count = tensor_rows(w, t) * tensor->cols;
-  double scale = tensor->kind == TENSOR_WEIGHT && tensor->n_rows > 1 ? 1 / sqrt((double)tensor->cols) : 1;
+  double scale =
+      tensor->kind == TENSOR_WEIGHT && tensor->n_rows > 1 ? 1 / sqrt((double)tensor->cols) : 1;
   w->values[t] = malloc((size_t)count * sizeof(double) + 8);
   w->typed[t] = malloc((size_t)count * 8 + 8);
   for (int64_t i = 0; i < count; i++) {
@@ -26,7 +27,8 @@ static inline void world_init(struct world *w, const struct graph *graph, struct
   int32_t n = 1 + rng_below(rng, large ? WORLD_SEQS : 4), tokens = 0;
   for (int32_t b = 0; b < n; b++) {
     int32_t length = 1 + rng_below(rng, large ? WORLD_TOKENS / WORLD_SEQS : 9);
-    for (int32_t i = 0; i < length; i++) w->positions[tokens + i] = i;
+    for (int32_t i = 0; i < length; i++)
+      w->positions[tokens + i] = i;
     tokens += length;
     w->cu_seqlens[b + 1] = tokens;
     w->scores_offset[b + 1] = w->scores_offset[b] + (int64_t)length * length;
@@ -45,13 +47,15 @@ static inline void world_init(struct world *w, const struct graph *graph, struct
 }
 
 static inline void world_deinit(struct world *w) {
-  for (int32_t t = 0; t < w->graph->n_tensors; t++) free(w->values[t]), free(w->typed[t]);
+  for (int32_t t = 0; t < w->graph->n_tensors; t++)
+    free(w->values[t]), free(w->typed[t]);
   free(w->values), free(w->typed);
 }
 
 static inline struct plan_limits world_limits(const struct world *w, struct rng *rng) {
   return (struct plan_limits){.max_tokens = w->geometry.n_tokens + rng_below(rng, 5),
-                              .max_seqs = w->geometry.n_seqs + rng_below(rng, 3), .max_seqlen = w->geometry.max_seqlen};
+                              .max_seqs = w->geometry.n_seqs + rng_below(rng, 3),
+                              .max_seqlen = w->geometry.max_seqlen};
 }
 
 // Relative L2 distance; 1 when either is not finite where the other is.

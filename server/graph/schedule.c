@@ -1,0 +1,104 @@
+// The order in which groups run, and the account of what was fused and why.
+#include "base/log.h"
+#include "graph/planner.h"
+
+#include <stdlib.h>
+
+// ---- order ----
+static int32_t count_waits(const struct planner *planner, int32_t id) {
+  int32_t waits = 0;
+  for (int32_t node = planner->groups[id].head; node >= 0; node = planner->next[node])
+    for (int i = 0; i < planner->nodes[node].n_in; i++) {
+      int32_t producer = planner->producer[planner->nodes[node].in[i]];
+      waits += producer >= 0 && planner->group_of[producer] != id;
+    }
+  return waits;
+}
+
+// Of the groups whose inputs are there, the one whose last node comes first in the graph.
+static int32_t next_ready(const struct planner *planner, const int32_t *waits) {
+  int32_t best = -1;
+  for (int32_t g = 0; g < planner->n_groups; g++)
+    if (waits[g] == 0 && (best < 0 || planner->groups[g].tail < planner->groups[best].tail))
+      best = g;
+  return best;
+}
+
+enum status planner_order(struct planner *planner) {
+  int32_t *waits = calloc((size_t)planner->n_groups + 1, sizeof *waits);
+  if (!waits)
+    return error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
+  for (int32_t g = 0; g < planner->n_groups; g++)
+    waits[g] = planner->groups[g].kind == GROUP_DEAD ? -1 : count_waits(planner, g);
+  for (int32_t g; (g = next_ready(planner, waits)) >= 0;) {
+    planner->order[planner->n_order++] = g;
+    waits[g] = -1;
+    for (int32_t node = planner->groups[g].head; node >= 0; node = planner->next[node]) {
+      int32_t tensor = planner->nodes[node].out;
+      for (int32_t i = planner->reader_start[tensor]; i < planner->reader_start[tensor + 1]; i++) {
+        int32_t reader = planner->group_of[planner->readers[i]];
+        if (reader != g) waits[reader]--;
+      }
+    }
+  }
+  for (int32_t g = 0; g < planner->n_groups; g++)
+    FW_ASSERT(waits[g] == -1); // else a cycle was made above
+  free(waits);
+  return STATUS_OK;
+}
+
+// ---- decisions ----
+static const char *fused_reason(const struct planner *planner, int32_t producer, int32_t consumer) {
+  const struct group *group = &planner->groups[planner->group_of[consumer]];
+  (void)producer;
+  return group->kind == GROUP_LINEAR ? "in the product's epilogue, on the accumulator"
+                                     : "same rows: one program, the tensor stays in registers";
+}
+
+static struct decision decide_edge(struct planner *planner, int32_t producer, int32_t consumer,
+                                   int input) {
+  struct decision decision = {.producer = producer, .consumer = consumer};
+  int32_t tensor = planner->nodes[consumer].in[input];
+  const struct buffer *buffer = &planner->buffers[planner->buffer_of[tensor]];
+  decision.fused = planner->group_of[producer] == planner->group_of[consumer];
+  if (decision.fused)
+    decision.reason = fused_reason(planner, producer, consumer);
+  else if (planner->mode == FUSION_OFF)
+    decision.reason = "fusion is off: one kernel an op";
+  else if (buffer->place == PLACE_TILE)
+    decision.reason = "two kernels, but the tensor stays in a tile in cache: both work row by row";
+  else
+    decision.reason = planner->why[consumer * NODE_MAX_INPUTS + input];
+  FW_ASSERT(decision.reason);
+  return decision;
+}
+
+static int32_t count_edges(const struct planner *planner) {
+  int32_t edges = 0;
+  for (int32_t n = 0; n < planner->graph->n_nodes; n++)
+    edges += planner->live[n] ? planner->nodes[n].n_in : 0;
+  return edges + planner->graph->n_nodes; // and side-by-side products
+}
+
+enum status planner_decide(struct planner *planner) {
+  struct plan *plan = planner->plan;
+  plan->decisions = calloc((size_t)count_edges(planner) + 1, sizeof *plan->decisions);
+  if (!plan->decisions)
+    return error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
+  for (int32_t n = 0; n < planner->graph->n_nodes; n++) {
+    if (!planner->live[n]) continue;
+    for (int i = 0; i < planner->nodes[n].n_in; i++) {
+      int32_t producer = planner->producer[planner->nodes[n].in[i]];
+      if (producer >= 0)
+        plan->decisions[plan->n_decisions++] = decide_edge(planner, producer, n, i);
+    }
+    const struct group *group = &planner->groups[planner->group_of[n]];
+    if (group->n_parts > 1 && n != group->head && planner->nodes[n].op == OP_LINEAR)
+      plan->decisions[plan->n_decisions++] = (struct decision){
+          .producer = group->head,
+          .consumer = n,
+          .fused = true,
+          .reason = "same input, results feed one attention: one product, weights side by side"};
+  }
+  return STATUS_OK;
+}
