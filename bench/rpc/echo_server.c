@@ -1,8 +1,9 @@
-// rpc_echo_server PORT [LOOPS]: the gRPC layer without a model. Prints the bound port; SIGTERM drains, SIGINT too.
+// rpc_echo_server PORT [LOOPS]: the gRPC layer without a model. Prints the bound port; SIGTERM
+// drains, SIGINT too.
 //
 //   /bench.Echo/Unary   the message back, by reference
-//   /bench.Echo/Later   the same after a thread that stands for the executor has slept: deadlines and cancels can be tried
-//   /bench.Echo/Fail    INVALID_ARGUMENT with the message as its text
+//   /bench.Echo/Later   the same after a thread that stands for the executor has slept: deadlines
+//   and cancels can be tried /bench.Echo/Fail    INVALID_ARGUMENT with the message as its text
 #include "base/log.h"
 #include "net/net.h"
 #include <pthread.h>
@@ -38,13 +39,15 @@ static void give_back(void *arg) {
   slab_put(kept->pool, kept->slab);
 }
 
-// The reference to the message lies behind the message itself when the slab has room, so that nothing is allocated.
+// The reference to the message lies behind the message itself when the slab has room, so that
+// nothing is allocated.
 static void echo_now(struct call *call, void *app) {
   (void)app;
   struct slice message = call_message(call);
   struct slab *slab = call_take_message(call);
   size_t at = (message.bytes + 15) & ~(size_t)15;
-  if (at + sizeof(struct kept) > slab->capacity_bytes) { // a full class: copy into the next larger one
+  if (at + sizeof(struct kept) >
+      slab->capacity_bytes) { // a full class: copy into the next larger one
     struct slab *larger = slab_get(call_pool(call), at + sizeof(struct kept));
     if (!larger) {
       slab_put(call_pool(call), slab);
@@ -67,17 +70,18 @@ static void echo_later(struct call *call, void *app) {
   pthread_mutex_lock(&echo->lock);
   full = echo->n_waiting == MAX_LATER;
   if (!full)
-    echo->waiting[echo->n_waiting++] = (struct later){call_ref_of(call), clock_now_ns() + LATER_MS * NS_PER_MS};
+    echo->waiting[echo->n_waiting++] =
+        (struct later){call_ref_of(call), clock_now_ns() + LATER_MS * NS_PER_MS};
   pthread_mutex_unlock(&echo->lock);
-  if (full)
-    call_fail(call, STATUS_RESOURCE_EXHAUSTED, "too many calls wait");
+  if (full) call_fail(call, STATUS_RESOURCE_EXHAUSTED, "too many calls wait");
 }
 
 static void echo_fail(struct call *call, void *app) {
   (void)app;
   struct slice message = call_message(call);
   char text[256];
-  snprintf(text, sizeof text, "%.*s", (int)(message.bytes < 255 ? message.bytes : 255), (const char *)message.data);
+  snprintf(text, sizeof text, "%.*s", (int)(message.bytes < 255 ? message.bytes : 255),
+           (const char *)message.data);
   call_fail(call, STATUS_INVALID_ARGUMENT, text);
 }
 
@@ -92,8 +96,7 @@ static void reap(struct rpc *rpc, int loop, void *app) {
     }
     struct call *call = call_find(rpc, echo->waiting[i].call);
     echo->waiting[i] = echo->waiting[--echo->n_waiting];
-    if (call)
-      echo_now(call, app);
+    if (call) echo_now(call, app);
   }
   pthread_mutex_unlock(&echo->lock);
 }
@@ -125,9 +128,15 @@ int main(int argc, char **argv) {
       .listen = listen,
       .admin = getenv("ECHO_ADMIN"),
       .n_loops = argc > 2 ? atoi(argv[2]) : 1,
-      .limits = {.max_message_bytes = 64 << 20, .max_connections = 1024, .max_calls = 1024,
-                 .connection_bytes = 128 << 20, .total_bytes = 1 << 30, .header_bytes = 16384,
-                 .handshake_timeout_ms = 10000, .stream_window_bytes = 1 << 20, .connection_window_bytes = 4 << 20},
+      .limits = {.max_message_bytes = 64 << 20,
+                 .max_connections = 1024,
+                 .max_calls = 1024,
+                 .connection_bytes = 128 << 20,
+                 .total_bytes = 1 << 30,
+                 .header_bytes = 16384,
+                 .handshake_timeout_ms = 10000,
+                 .stream_window_bytes = 1 << 20,
+                 .connection_window_bytes = 4 << 20},
       .methods = methods,
       .n_methods = sizeof methods / sizeof methods[0],
       .app = &echo,
@@ -145,8 +154,7 @@ int main(int argc, char **argv) {
     return 1;
   }
   pthread_t later;
-  if (pthread_create(&later, NULL, later_main, &echo) != 0)
-    return 1;
+  if (pthread_create(&later, NULL, later_main, &echo) != 0) return 1;
   printf("port %d admin %d\n", net_port(echo.net), net_admin_port(echo.net));
   fflush(stdout);
   int signal;

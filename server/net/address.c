@@ -17,8 +17,7 @@ struct host_port {
 static bool port_ok(const char *text) {
   unsigned value = 0;
   size_t digits = strspn(text, "0123456789");
-  if (digits == 0 || digits > 5 || text[digits] != 0)
-    return false;
+  if (digits == 0 || digits > 5 || text[digits] != 0) return false;
   for (size_t i = 0; i < digits; i++)
     value = value * 10 + (unsigned)(text[i] - '0');
   return value <= 65535;
@@ -26,20 +25,17 @@ static bool port_ok(const char *text) {
 
 static bool split(const char *address, struct host_port *out) {
   const char *colon = strrchr(address, ':');
-  if (!colon || !port_ok(colon + 1))
-    return false;
+  if (!colon || !port_ok(colon + 1)) return false;
   const char *from = address;
   size_t bytes = (size_t)(colon - address);
   if (address[0] == '[') {
-    if (bytes < 3 || colon[-1] != ']')
-      return false;
+    if (bytes < 3 || colon[-1] != ']') return false;
     from++;
     bytes -= 2;
   } else if (memchr(address, ':', bytes)) {
     return false; // an IPv6 address needs its brackets
   }
-  if (bytes >= sizeof out->host)
-    return false;
+  if (bytes >= sizeof out->host) return false;
   memcpy(out->host, from, bytes);
   out->host[bytes] = 0;
   snprintf(out->port, sizeof out->port, "%s", colon + 1);
@@ -48,8 +44,7 @@ static bool split(const char *address, struct host_port *out) {
 
 static int bind_one(const struct addrinfo *info) {
   int fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0)
-    return -1;
+  if (fd < 0) return -1;
   int on = 1, saved;
   if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
       bind(fd, info->ai_addr, info->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
@@ -63,20 +58,19 @@ static int bind_one(const struct addrinfo *info) {
 static int bound_port(int fd) {
   struct sockaddr_storage bound;
   socklen_t bytes = sizeof bound;
-  if (getsockname(fd, (struct sockaddr *)&bound, &bytes) != 0)
-    return -1;
-  if (bound.ss_family == AF_INET6)
-    return ntohs(((struct sockaddr_in6 *)&bound)->sin6_port);
+  if (getsockname(fd, (struct sockaddr *)&bound, &bytes) != 0) return -1;
+  if (bound.ss_family == AF_INET6) return ntohs(((struct sockaddr_in6 *)&bound)->sin6_port);
   return ntohs(((struct sockaddr_in *)&bound)->sin_port);
 }
 
 enum status address_listen(const char *address, int *fd, int *port, struct error *err) {
   struct host_port parts;
   if (!split(address, &parts))
-    return error_set(err, STATUS_INVALID_ARGUMENT, "address '%s': expected host:port, [ipv6]:port or :port", address);
-  struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC};
-  if (parts.host[0] == 0)
-    hints.ai_family = AF_INET;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "address '%s': expected host:port, [ipv6]:port or :port", address);
+  struct addrinfo hints = {
+      .ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC};
+  if (parts.host[0] == 0) hints.ai_family = AF_INET;
   struct addrinfo *found = NULL;
   int rv = getaddrinfo(parts.host[0] ? parts.host : NULL, parts.port, &hints, &found);
   if (rv != 0)
@@ -87,8 +81,9 @@ enum status address_listen(const char *address, int *fd, int *port, struct error
   int saved = errno;
   freeaddrinfo(found);
   if (*fd < 0)
-    return error_set(err, saved == EMFILE || saved == ENFILE ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE,
-                     "cannot listen on '%s': %s", address, strerror(saved));
+    return error_set(
+        err, saved == EMFILE || saved == ENFILE ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE,
+        "cannot listen on '%s': %s", address, strerror(saved));
   *port = bound_port(*fd);
   return STATUS_OK;
 }

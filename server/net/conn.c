@@ -1,31 +1,31 @@
-// A connection's sockets side: reads into the loop's buffer, corked writes, back-pressure, a polite end.
+// A connection's sockets side: reads into the loop's buffer, corked writes, back-pressure, a polite
+// end.
 #include "base/log.h"
 #include "net/internal.h"
 #include "obs/metrics.h"
 #include <stdlib.h>
 #include <unistd.h>
 
-#define READ_BYTES (256 * 1024)          // also the most one connection gets of a loop's turn
+#define READ_BYTES (256 * 1024) // also the most one connection gets of a loop's turn
 #define MAX_IOV 256
-#define WRITES_PER_TURN 8                // then the others' turn: a fast reader could keep us here for all it asked for
-#define LINGER_NS NS_PER_S               // for the peer to read our last words and close
-#define STUCK_NS (60 * NS_PER_S)         // a write without progress: the peer reads nothing any more
+#define WRITES_PER_TURN                                                                            \
+  8 // then the others' turn: a fast reader could keep us here for all it asked for
+#define LINGER_NS NS_PER_S       // for the peer to read our last words and close
+#define STUCK_NS (60 * NS_PER_S) // a write without progress: the peer reads nothing any more
 
 // ---- end ----
 
 static void on_closed(uv_handle_t *handle) {
   struct conn *conn = (struct conn *)handle;
   struct loop *loop = conn->loop;
-  if (conn->h2)
-    h2_close(conn->h2); // every write callback has been called by now
+  if (conn->h2) h2_close(conn->h2); // every write callback has been called by now
   if (conn->dirty)
     for (struct conn **at = &loop->dirty; *at; at = &(*at)->next_dirty)
       if (*at == conn) {
         *at = conn->next_dirty;
         break;
       }
-  if (conn->next)
-    conn->next->previous = conn->previous;
+  if (conn->next) conn->next->previous = conn->previous;
   if (conn->previous)
     conn->previous->next = conn->next;
   else
@@ -38,35 +38,30 @@ static void on_closed(uv_handle_t *handle) {
 }
 
 void conn_abort(struct conn *conn) {
-  if (conn->closing)
-    return;
+  if (conn->closing) return;
   conn->closing = true;
-  if (conn->h2)
-    h2_lost(conn->h2);
+  if (conn->h2) h2_lost(conn->h2);
   uv_close((uv_handle_t *)&conn->tcp, on_closed);
 }
 
 static void on_shutdown(uv_shutdown_t *request, int status) {
   struct conn *conn = request->handle->data;
-  if (status < 0)
-    conn_abort(conn);
+  if (status < 0) conn_abort(conn);
 }
 
-// Half-close and wait for the peer's EOF: closing with unread input would make the kernel send RST, and the peer might
-// lose our last answer (haproxy#736).
+// Half-close and wait for the peer's EOF: closing with unread input would make the kernel send RST,
+// and the peer might lose our last answer (haproxy#736).
 static void half_close(struct conn *conn) {
   conn->half_closed = true;
   conn->close_by_ns = clock_now_ns() + LINGER_NS;
-  if (uv_shutdown(&conn->shutdown, (uv_stream_t *)&conn->tcp, on_shutdown) != 0)
-    conn_abort(conn);
+  if (uv_shutdown(&conn->shutdown, (uv_stream_t *)&conn->tcp, on_shutdown) != 0) conn_abort(conn);
 }
 
 // ---- write ----
 
 void conn_mark_dirty(void *arg) {
   struct conn *conn = arg;
-  if (conn->dirty)
-    return;
+  if (conn->dirty) return;
   conn->dirty = true;
   conn->next_dirty = conn->loop->dirty;
   conn->loop->dirty = conn;
@@ -92,16 +87,17 @@ static size_t total_bytes(const struct iovec *iov, int n) {
   return bytes;
 }
 
-// The socket is full: libuv goes on when it can be written again. The slices stay in the queue until then.
+// The socket is full: libuv goes on when it can be written again. The slices stay in the queue
+// until then.
 static void write_rest(struct conn *conn) {
   struct iovec iov[MAX_IOV];
   int n = h2_pull(conn->h2, iov, MAX_IOV);
-  if (n == 0)
-    return;
+  if (n == 0) return;
   conn->write_bytes = total_bytes(iov, n);
   conn->writing = true;
   conn->stuck_since_ns = clock_now_ns();
-  int rv = uv_write(&conn->write, (uv_stream_t *)&conn->tcp, (const uv_buf_t *)iov, (unsigned)n, on_written);
+  int rv = uv_write(&conn->write, (uv_stream_t *)&conn->tcp, (const uv_buf_t *)iov, (unsigned)n,
+                    on_written);
   if (rv != 0) {
     conn->writing = false;
     conn_abort(conn);
@@ -113,8 +109,7 @@ static void write_all(struct conn *conn) {
   struct iovec iov[MAX_IOV];
   for (int i = 0; i < WRITES_PER_TURN; i++) {
     int n = h2_pull(conn->h2, iov, MAX_IOV);
-    if (n == 0)
-      return;
+    if (n == 0) return;
     size_t bytes = total_bytes(iov, n);
     int rv = uv_try_write((uv_stream_t *)&conn->tcp, (const uv_buf_t *)iov, (unsigned)n);
     if (rv < 0 && rv != UV_EAGAIN) {
@@ -124,8 +119,7 @@ static void write_all(struct conn *conn) {
     size_t sent = rv > 0 ? (size_t)rv : 0;
     atomic_fetch_add_explicit(&rpc_metrics.bytes_out, sent, memory_order_relaxed);
     h2_sent(conn->h2, sent);
-    if (sent < bytes)
-      break;
+    if (sent < bytes) break;
   }
   write_rest(conn);
 }
@@ -140,14 +134,12 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer) {
 
 static void on_read(uv_stream_t *stream, ssize_t bytes, const uv_buf_t *buffer) {
   struct conn *conn = stream->data;
-  if (bytes == 0)
-    return; // EAGAIN
+  if (bytes == 0) return; // EAGAIN
   if (bytes < 0) {
     conn_abort(conn); // EOF or reset: nobody is there to read an answer
     return;
   }
-  if (conn->half_closed)
-    return;
+  if (conn->half_closed) return;
   atomic_fetch_add_explicit(&rpc_metrics.bytes_in, (uint64_t)bytes, memory_order_relaxed);
   h2_feed(conn->h2, (const uint8_t *)buffer->base, (size_t)bytes, clock_now_ns());
   if (bytes == READ_BYTES) { // there is more: the others' turn first
@@ -159,8 +151,7 @@ static void on_read(uv_stream_t *stream, ssize_t bytes, const uv_buf_t *buffer) 
 
 static void update_reading(struct conn *conn) {
   bool want = conn->half_closed || h2_want_read(conn->h2);
-  if (want == conn->reading)
-    return;
+  if (want == conn->reading) return;
   conn->reading = want;
   if (!want)
     uv_read_stop((uv_stream_t *)&conn->tcp);
@@ -171,14 +162,11 @@ static void update_reading(struct conn *conn) {
 // ---- turn ----
 
 static void conn_flush(struct conn *conn) {
-  if (conn->closing)
-    return;
-  if (!conn->writing && !conn->half_closed)
-    write_all(conn);
+  if (conn->closing) return;
+  if (!conn->writing && !conn->half_closed) write_all(conn);
   if (!conn->closing && !conn->writing && !conn->half_closed && h2_finished(conn->h2))
     half_close(conn);
-  if (!conn->closing)
-    update_reading(conn);
+  if (!conn->closing) update_reading(conn);
 }
 
 void conn_flush_dirty(struct loop *loop) {
@@ -191,8 +179,7 @@ void conn_flush_dirty(struct loop *loop) {
 }
 
 void conn_tick(struct conn *conn, int64_t now_ns) {
-  if (conn->closing)
-    return;
+  if (conn->closing) return;
   if (conn->close_by_ns != 0 && now_ns >= conn->close_by_ns)
     conn_abort(conn);
   else if (conn->stuck_since_ns != 0 && now_ns - conn->stuck_since_ns > STUCK_NS)
@@ -206,8 +193,7 @@ void conn_tick(struct conn *conn, int64_t now_ns) {
 static void link_conn(struct loop *loop, struct conn *conn) {
   conn->loop = loop;
   conn->next = loop->conns;
-  if (conn->next)
-    conn->next->previous = conn;
+  if (conn->next) conn->next->previous = conn;
   loop->conns = conn;
   loop->n_conns++;
 }
@@ -229,11 +215,11 @@ void conn_open(struct loop *loop, int fd) {
     return;
   }
   int64_t now_ns = clock_now_ns();
-  if (uv_tcp_nodelay(&conn->tcp, 1) != 0 || h2_open(loop->rpc, conn, now_ns, &conn->h2) != STATUS_OK) {
+  if (uv_tcp_nodelay(&conn->tcp, 1) != 0 ||
+      h2_open(loop->rpc, conn, now_ns, &conn->h2) != STATUS_OK) {
     conn_abort(conn);
     return;
   }
-  if (loop->drain_by_ns != 0)
-    h2_drain(conn->h2, now_ns);
+  if (loop->drain_by_ns != 0) h2_drain(conn->h2, now_ns);
   conn_mark_dirty(conn); // the flush sends our SETTINGS and starts reading
 }

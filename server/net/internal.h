@@ -18,9 +18,9 @@ struct conn {
   struct loop *loop;
   struct h2 *h2;
   struct conn *next, *previous, *next_dirty;
-  size_t write_bytes;      // of the write under way
-  int64_t stuck_since_ns;  // when that write began; 0: none is under way
-  int64_t close_by_ns;     // half-closed: the end of politeness; 0: open
+  size_t write_bytes;     // of the write under way
+  int64_t stuck_since_ns; // when that write began; 0: none is under way
+  int64_t close_by_ns;    // half-closed: the end of politeness; 0: open
   bool dirty, reading, writing, half_closed, closing;
 };
 
@@ -34,14 +34,14 @@ struct loop {
   uv_prepare_t prepare;
   uv_check_t check;
   uv_timer_t deadline_timer, tick_timer;
-  int64_t armed_ns;         // when deadline_timer fires; CLOCK_NEVER: not armed
+  int64_t armed_ns; // when deadline_timer fires; CLOCK_NEVER: not armed
   struct wake wake;
-  struct ring handover;     // descriptors from the acceptor, each plus one as a pointer
+  struct ring handover; // descriptors from the acceptor, each plus one as a pointer
   struct conn *conns, *dirty;
   int n_conns;
-  int64_t drain_by_ns;      // 0: not draining
-  int n_cut;                // calls cut off by the drain's end
-  uint8_t *read_buffer;     // nghttp2 consumes it within the read callback
+  int64_t drain_by_ns;  // 0: not draining
+  int n_cut;            // calls cut off by the drain's end
+  uint8_t *read_buffer; // nghttp2 consumes it within the read callback
   pthread_t thread;
   bool uv_ready, started, joined;
 };
@@ -50,7 +50,8 @@ struct loop {
 struct listener {
   struct net *net;
   uv_poll_t poll;
-  int fd, spare_fd; // spare: given up for a moment when descriptors run out, so that the client hears no
+  int fd, spare_fd; // spare: given up for a moment when descriptors run out, so that the client
+                    // hears no
   int port;
   int next_loop;
   bool polling;
@@ -78,21 +79,21 @@ struct net {
 void conn_open(struct loop *loop, int fd); // takes the descriptor, also when it fails
 void conn_flush_dirty(struct loop *loop);  // one write per connection that has something to say
 void conn_tick(struct conn *conn, int64_t now_ns);
-void conn_abort(struct conn *conn);        // at once, without a word; calls are cancelled
-void conn_mark_dirty(void *conn);          // rpc_options.dirty
+void conn_abort(struct conn *conn); // at once, without a word; calls are cancelled
+void conn_mark_dirty(void *conn);   // rpc_options.dirty
 
 // loop.c
 MUST_USE enum status loop_open(struct net *net, int index, struct error *err);
 MUST_USE enum status loop_start(struct loop *loop, struct error *err);
 void loop_join(struct loop *loop);
-void loop_close(struct loop *loop); // joined or never started
+void loop_close(struct loop *loop);         // joined or never started
 void loop_adopt(struct loop *loop, int fd); // from the acceptor's thread
 void loop_conns_changed(struct loop *loop); // a connection came or went
 
 // listener.c
 MUST_USE enum status listener_open(struct net *net, struct error *err);
 MUST_USE enum status listener_start(struct net *net, struct error *err); // before loop 0 runs
-void listener_stop(struct listener *listener); // loop 0's thread: new connections are refused from now on
+void listener_stop(struct listener *listener); // loop 0's thread: new connections are refused
 void listener_close(struct listener *listener);
 
 // admin.c

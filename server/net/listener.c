@@ -1,5 +1,5 @@
-// One acceptor for all loops: connections are dealt out in turn, because the kernel's hash would put a few long-lived gRPC
-// channels on one loop.
+// One acceptor for all loops: connections are dealt out in turn, because the kernel's hash would
+// put a few long-lived gRPC channels on one loop.
 #include "base/log.h"
 #include "net/address.h"
 #include "net/internal.h"
@@ -17,16 +17,13 @@ enum status listener_open(struct net *net, struct error *err) {
   listener->net = net;
   listener->fd = listener->spare_fd = -1;
   enum status status = address_listen(net->options.listen, &listener->fd, &listener->port, err);
-  if (status == STATUS_OK)
-    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (status == STATUS_OK) listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   return status;
 }
 
 void listener_close(struct listener *listener) {
-  if (listener->fd >= 0)
-    close(listener->fd);
-  if (listener->spare_fd >= 0)
-    close(listener->spare_fd);
+  if (listener->fd >= 0) close(listener->fd);
+  if (listener->spare_fd >= 0) close(listener->spare_fd);
   listener->fd = listener->spare_fd = -1;
 }
 
@@ -35,14 +32,13 @@ static void refuse(int fd) {
   atomic_fetch_add_explicit(&rpc_metrics.connections_refused, 1, memory_order_relaxed);
 }
 
-// Out of descriptors: without the spare one the connection would stay in the backlog and poll would spin.
+// Out of descriptors: without the spare one the connection would stay in the backlog and poll would
+// spin.
 static void refuse_with_spare(struct listener *listener) {
-  if (listener->spare_fd < 0)
-    return;
+  if (listener->spare_fd < 0) return;
   close(listener->spare_fd);
   int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
-  if (fd >= 0)
-    refuse(fd);
+  if (fd >= 0) refuse(fd);
   listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   log_warn("accept", "no file descriptor left; a connection was refused");
 }
@@ -65,8 +61,7 @@ static void deal(struct listener *listener, int fd) {
 static void on_acceptable(uv_poll_t *poll, int status, int events) {
   (void)events;
   struct listener *listener = poll->data;
-  if (status < 0)
-    return;
+  if (status < 0) return;
   for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
     int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
@@ -88,7 +83,9 @@ enum status listener_start(struct net *net, struct error *err) {
     listener->polling = true;
     rv = uv_poll_start(&listener->poll, UV_READABLE, on_acceptable);
   }
-  return rv == 0 ? STATUS_OK : error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot wait for connections: %s", uv_strerror(rv));
+  return rv == 0 ? STATUS_OK
+                 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot wait for connections: %s",
+                             uv_strerror(rv));
 }
 
 static void on_poll_closed(uv_handle_t *handle) {
@@ -97,8 +94,7 @@ static void on_poll_closed(uv_handle_t *handle) {
 }
 
 void listener_stop(struct listener *listener) {
-  if (!listener->polling)
-    return;
+  if (!listener->polling) return;
   listener->polling = false;
   uv_close((uv_handle_t *)&listener->poll, on_poll_closed);
 }

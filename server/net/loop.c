@@ -1,7 +1,9 @@
-// A loop thread: reads, parses, hands over, writes; model work happens elsewhere and comes back through `reap`.
+// A loop thread: reads, parses, hands over, writes; model work happens elsewhere and comes back
+// through `reap`.
 //
 //   poll: reads, wake-ups (reap), written  ->  check: one flush per connection
-//   timers: deadlines, ticks               ->  prepare: one flush per connection, arm the next deadline
+//   timers: deadlines, ticks               ->  prepare: one flush per connection, arm the next
+//   deadline
 #include "base/log.h"
 #include "net/internal.h"
 #include <signal.h>
@@ -24,19 +26,16 @@ static void on_deadline(uv_timer_t *timer) {
 
 static void arm_deadline(struct loop *loop) {
   int64_t next_ns = rpc_next_deadline_ns(loop->rpc);
-  if (next_ns >= loop->armed_ns)
-    return; // armed early enough; on_deadline looks again
+  if (next_ns >= loop->armed_ns) return; // armed early enough; on_deadline looks again
   int64_t wait_ns = next_ns - clock_now_ns();
   uint64_t wait_ms = wait_ns > 0 ? (uint64_t)((wait_ns + NS_PER_MS - 1) / NS_PER_MS) : 0;
   uv_update_time(&loop->uv);
-  if (uv_timer_start(&loop->deadline_timer, on_deadline, wait_ms, 0) == 0)
-    loop->armed_ns = next_ns;
+  if (uv_timer_start(&loop->deadline_timer, on_deadline, wait_ms, 0) == 0) loop->armed_ns = next_ns;
 }
 
 static void cut_off(struct loop *loop) {
   for (struct conn *conn = loop->conns; conn; conn = conn->next) {
-    if (conn->closing)
-      continue;
+    if (conn->closing) continue;
     loop->n_cut += conn->h2 ? (int)h2_calls(conn->h2) : 0;
     conn_abort(conn);
   }
@@ -47,8 +46,7 @@ static void on_tick(uv_timer_t *timer) {
   int64_t now_ns = clock_now_ns();
   for (struct conn *conn = loop->conns; conn; conn = conn->next)
     conn_tick(conn, now_ns);
-  if (loop->drain_by_ns != 0 && now_ns >= loop->drain_by_ns)
-    cut_off(loop);
+  if (loop->drain_by_ns != 0 && now_ns >= loop->drain_by_ns) cut_off(loop);
 }
 
 // ---- flushes ----
@@ -66,8 +64,7 @@ static void on_check(uv_check_t *check) {
 static void on_wake(uv_async_t *async) {
   struct loop *loop = async->data;
   const struct net_options *options = &loop->net->options;
-  if (options->reap)
-    options->reap(loop->rpc, loop->index, options->app);
+  if (options->reap) options->reap(loop->rpc, loop->index, options->app);
 }
 
 static void wake_hook(void *arg) {
@@ -79,8 +76,7 @@ static void wake_hook(void *arg) {
 void loop_conns_changed(struct loop *loop) {
   if (loop->n_conns == 0) {
     uv_timer_stop(&loop->tick_timer);
-    if (loop->drain_by_ns != 0)
-      uv_stop(&loop->uv);
+    if (loop->drain_by_ns != 0) uv_stop(&loop->uv);
   } else if (!uv_is_active((uv_handle_t *)&loop->tick_timer)) {
     uint64_t every_ms = loop->drain_by_ns != 0 ? DRAIN_TICK_MS : TICK_MS;
     uv_timer_start(&loop->tick_timer, on_tick, every_ms, every_ms);
@@ -97,17 +93,16 @@ void loop_adopt(struct loop *loop, int fd) {
     atomic_fetch_sub_explicit(&loop->net->n_conns, 1, memory_order_relaxed);
     return;
   }
-  atomic_thread_fence(memory_order_seq_cst); // uv_async_send begins with a relaxed read: base/wake.h
+  // uv_async_send begins with a relaxed read: base/wake.h.
+  atomic_thread_fence(memory_order_seq_cst);
   uv_async_send(&loop->control_async);
 }
 
 static void drain_begin(struct loop *loop) {
   int64_t now_ns = clock_now_ns();
-  if (loop->index == 0)
-    listener_stop(&loop->net->listener);
+  if (loop->index == 0) listener_stop(&loop->net->listener);
   for (struct conn *conn = loop->conns; conn; conn = conn->next)
-    if (!conn->closing && !conn->half_closed)
-      h2_drain(conn->h2, now_ns);
+    if (!conn->closing && !conn->half_closed) h2_drain(conn->h2, now_ns);
   uv_timer_stop(&loop->tick_timer);
 }
 
@@ -117,12 +112,10 @@ static void on_control(uv_async_t *async) {
   while ((item = ring_pop(&loop->handover)))
     conn_open(loop, (int)(intptr_t)item - 1);
   int64_t drain_by_ns = atomic_load_explicit(&loop->net->drain_by_ns, memory_order_acquire);
-  if (drain_by_ns == CLOCK_NEVER)
-    return;
+  if (drain_by_ns == CLOCK_NEVER) return;
   bool begins = loop->drain_by_ns == 0;
   loop->drain_by_ns = drain_by_ns;
-  if (begins)
-    drain_begin(loop);
+  if (begins) drain_begin(loop);
   loop_conns_changed(loop);
 }
 
@@ -136,8 +129,7 @@ static void *loop_main(void *arg) {
 
 static int init_handles(struct loop *loop) {
   int rv = uv_loop_init(&loop->uv);
-  if (rv != 0)
-    return rv;
+  if (rv != 0) return rv;
   loop->uv_ready = true;
   if ((rv = uv_async_init(&loop->uv, &loop->wake_async, on_wake)) != 0 ||
       (rv = uv_async_init(&loop->uv, &loop->control_async, on_control)) != 0)
@@ -172,13 +164,13 @@ enum status loop_open(struct net *net, int index, struct error *err) {
       .dirty = conn_mark_dirty,
   };
   enum status status = rpc_open(&rpc, &loop->rpc, err);
-  if (status != STATUS_OK)
-    return status;
+  if (status != STATUS_OK) return status;
   loop->read_buffer = malloc(READ_BUFFER_BYTES);
   if (!loop->read_buffer || ring_init(&loop->handover, HANDOVER_CAPACITY) != STATUS_OK)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for loop %d", index);
   int rv = init_handles(loop);
-  return rv == 0 ? STATUS_OK : error_set(err, STATUS_RESOURCE_EXHAUSTED, "loop %d: %s", index, uv_strerror(rv));
+  return rv == 0 ? STATUS_OK
+                 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "loop %d: %s", index, uv_strerror(rv));
 }
 
 enum status loop_start(struct loop *loop, struct error *err) {
@@ -188,7 +180,8 @@ enum status loop_start(struct loop *loop, struct error *err) {
   int rv = pthread_create(&loop->thread, NULL, loop_main, loop);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (rv != 0)
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot start the thread of loop %d: %s", loop->index, strerror(rv));
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot start the thread of loop %d: %s",
+                     loop->index, strerror(rv));
   loop->started = true;
   return STATUS_OK;
 }
@@ -202,19 +195,17 @@ void loop_join(struct loop *loop) {
 
 static void close_handle(uv_handle_t *handle, void *arg) {
   (void)arg;
-  if (!uv_is_closing(handle))
-    uv_close(handle, NULL);
+  if (!uv_is_closing(handle)) uv_close(handle, NULL);
 }
 
 void loop_close(struct loop *loop) {
   const struct net_options *options = loop->net ? &loop->net->options : NULL;
-  if (!options)
-    return; // never opened
+  if (!options) return; // never opened
   if (loop->rpc && loop->started && options->reap)
-    options->reap(loop->rpc, loop->index, options->app); // requests whose clients are gone give their slabs back
+    options->reap(loop->rpc, loop->index,
+                  options->app); // requests whose clients are gone give their slabs back
   if (loop->uv_ready) {
-    if (loop->index == 0)
-      listener_stop(&loop->net->listener);
+    if (loop->index == 0) listener_stop(&loop->net->listener);
     uv_walk(&loop->uv, close_handle, NULL);
     uv_run(&loop->uv, UV_RUN_DEFAULT);
     int rv = uv_loop_close(&loop->uv);

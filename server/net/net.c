@@ -23,10 +23,8 @@ enum status net_open(const struct net_options *options, struct net **out, struct
     net->n_loops = i + 1;
     status = loop_open(net, i, err);
   }
-  if (status == STATUS_OK)
-    status = listener_open(net, err);
-  if (status == STATUS_OK)
-    status = admin_open(net, err);
+  if (status == STATUS_OK) status = listener_open(net, err);
+  if (status == STATUS_OK) status = admin_open(net, err);
   if (status != STATUS_OK) {
     net_close(net);
     return status;
@@ -66,13 +64,14 @@ int64_t net_used_bytes(const struct net *net) {
 void net_drain(struct net *net, int64_t timeout_ms) {
   int64_t by_ns = clock_now_ns() + timeout_ms * NS_PER_MS;
   int64_t before = atomic_load_explicit(&net->drain_by_ns, memory_order_relaxed);
-  while (by_ns < before && !atomic_compare_exchange_weak_explicit(&net->drain_by_ns, &before, by_ns, memory_order_release,
-                                                                  memory_order_relaxed)) {
+  while (by_ns < before &&
+         !atomic_compare_exchange_weak_explicit(&net->drain_by_ns, &before, by_ns,
+                                                memory_order_release, memory_order_relaxed)) {
   }
-  atomic_thread_fence(memory_order_seq_cst); // uv_async_send begins with a relaxed read: base/wake.h
+  // uv_async_send begins with a relaxed read: base/wake.h.
+  atomic_thread_fence(memory_order_seq_cst);
   for (int i = 0; i < net->n_loops; i++)
-    if (net->loops[i].started)
-      uv_async_send(&net->loops[i].control_async);
+    if (net->loops[i].started) uv_async_send(&net->loops[i].control_async);
 }
 
 int net_join(struct net *net) {
@@ -85,8 +84,7 @@ int net_join(struct net *net) {
 }
 
 void net_close(struct net *net) {
-  if (!net)
-    return;
+  if (!net) return;
   net_drain(net, 0);
   (void)net_join(net);
   admin_close(net);

@@ -9,8 +9,7 @@ struct call_ref call_ref_of(const struct call *call) {
 }
 
 struct slice call_message(const struct call *call) {
-  if (!call->framer.slab)
-    return (struct slice){NULL, 0};
+  if (!call->framer.slab) return (struct slice){NULL, 0};
   return (struct slice){call->framer.slab->data, call->framer.filled};
 }
 
@@ -54,8 +53,7 @@ void call_cancel(struct call *call) {
   void (*hook)(void *arg) = call->cancel;
   call->cancel = NULL;
   call->state = CALL_RECEIVING; // the hook must not find it, and h2_call_fail may still answer
-  if (hook)
-    hook(call->cancel_arg);
+  if (hook) hook(call->cancel_arg);
 }
 
 void call_fail(struct call *call, enum status code, const char *message) {
@@ -70,30 +68,27 @@ static void answer_release(struct out_ref *ref) {
   struct h2 *h2 = answer->h2;
   h2->room.held_bytes -= answer->counted_bytes;
   h2->busy_bytes -= answer->counted_bytes;
-  if (answer->done)
-    answer->done(answer->arg);
+  if (answer->done) answer->done(answer->arg);
   mem_give(h2->rpc->mem, answer);
 }
 
-static struct answer *answer_make(struct call *call, const void *head, size_t head_bytes, const struct slice *payload,
-                                  int n_payload) {
+static struct answer *answer_make(struct call *call, const void *head, size_t head_bytes,
+                                  const struct slice *payload, int n_payload) {
   struct h2 *h2 = call->h2;
   uint64_t message_bytes = head_bytes;
   for (int i = 0; i < n_payload; i++)
     message_bytes += payload[i].bytes;
   FW_ASSERT(message_bytes <= UINT32_MAX); // the handler's limits are far below
   size_t slices_bytes = ((size_t)n_payload + 1) * sizeof(struct slice);
-  struct answer *answer = mem_take(h2->rpc->mem, sizeof *answer + slices_bytes + GRPC_PREFIX_BYTES + head_bytes);
-  if (!answer)
-    return NULL;
+  struct answer *answer =
+      mem_take(h2->rpc->mem, sizeof *answer + slices_bytes + GRPC_PREFIX_BYTES + head_bytes);
+  if (!answer) return NULL;
   memset(answer, 0, sizeof *answer);
   uint8_t *text = (uint8_t *)answer + sizeof *answer + slices_bytes;
   grpc_prefix_write(text, (uint32_t)message_bytes);
-  if (head_bytes)
-    memcpy(text + GRPC_PREFIX_BYTES, head, head_bytes);
+  if (head_bytes) memcpy(text + GRPC_PREFIX_BYTES, head, head_bytes);
   answer->slices[0] = (struct slice){text, GRPC_PREFIX_BYTES + head_bytes};
-  if (n_payload)
-    memcpy(answer->slices + 1, payload, (size_t)n_payload * sizeof *payload);
+  if (n_payload) memcpy(answer->slices + 1, payload, (size_t)n_payload * sizeof *payload);
   answer->n_slices = n_payload + 1;
   answer->ref = (struct out_ref){1, answer_release};
   answer->h2 = h2;
@@ -104,15 +99,14 @@ static struct answer *answer_make(struct call *call, const void *head, size_t he
   return answer;
 }
 
-void call_reply(struct call *call, const void *head, size_t head_bytes, const struct slice *payload, int n_payload,
-                void (*done)(void *arg), void *arg) {
+void call_reply(struct call *call, const void *head, size_t head_bytes, const struct slice *payload,
+                int n_payload, void (*done)(void *arg), void *arg) {
   FW_ASSERT(call->state == CALL_HANDLING);
   FW_ASSERT(n_payload >= 0 && n_payload <= CALL_MAX_PAYLOAD);
   struct answer *answer = answer_make(call, head, head_bytes, payload, n_payload);
   if (!answer) {
     h2_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory for the answer");
-    if (done)
-      done(arg);
+    if (done) done(arg);
     return;
   }
   answer->done = done;

@@ -15,11 +15,9 @@ void call_table_deinit(struct call_table *table) {
 }
 
 static bool add_chunk(struct call_table *table) {
-  if (table->n_chunks == CALL_TABLE_MAX / CALL_TABLE_CHUNK)
-    return false;
+  if (table->n_chunks == CALL_TABLE_MAX / CALL_TABLE_CHUNK) return false;
   struct call *chunk = calloc(CALL_TABLE_CHUNK, sizeof *chunk);
-  if (!chunk)
-    return false;
+  if (!chunk) return false;
   for (uint32_t i = CALL_TABLE_CHUNK; i-- > 0;) { // lowest slot first
     chunk[i].slot = table->n_chunks * CALL_TABLE_CHUNK + i;
     chunk[i].next = table->free;
@@ -30,8 +28,7 @@ static bool add_chunk(struct call_table *table) {
 }
 
 struct call *call_table_take(struct call_table *table) {
-  if (!table->free && !add_chunk(table))
-    return NULL;
+  if (!table->free && !add_chunk(table)) return NULL;
   struct call *call = table->free;
   table->free = call->next;
   table->n_used++;
@@ -53,8 +50,7 @@ void call_table_put(struct call_table *table, struct call *call) {
 }
 
 struct call *call_table_find(struct call_table *table, uint32_t slot, uint32_t generation) {
-  if (slot >= table->n_chunks * CALL_TABLE_CHUNK)
-    return NULL;
+  if (slot >= table->n_chunks * CALL_TABLE_CHUNK) return NULL;
   struct call *call = &table->chunks[slot / CALL_TABLE_CHUNK][slot % CALL_TABLE_CHUNK];
   return call->generation == generation && call->state == CALL_HANDLING ? call : NULL;
 }

@@ -1,5 +1,5 @@
-// The slots of one loop's calls. Slots never move, so a call may be pointed to while it lives; across threads it is named
-// by slot and generation. Loop thread only.
+// The slots of one loop's calls. Slots never move, so a call may be pointed to while it lives;
+// across threads it is named by slot and generation. Loop thread only.
 #ifndef RPC_CALL_TABLE_H
 #define RPC_CALL_TABLE_H
 
@@ -24,7 +24,7 @@ struct call {
   uint32_t slot, generation;
   enum call_state state;
   enum grpc_encoding encoding;
-  bool remote_closed;           // END_STREAM has come
+  bool remote_closed; // END_STREAM has come
   struct deadline deadline;
   int64_t headers_ns, message_ns;
   const struct method *method;
@@ -47,6 +47,7 @@ void call_table_deinit(struct call_table *table); // every slot must be free
 // Zeroed but for slot and generation; state CALL_RECEIVING. NULL: full or no memory.
 struct call *call_table_take(struct call_table *table);
 void call_table_put(struct call_table *table, struct call *call); // its generation ends here
-struct call *call_table_find(struct call_table *table, uint32_t slot, uint32_t generation); // NULL: stale
+struct call *call_table_find(struct call_table *table, uint32_t slot,
+                             uint32_t generation); // NULL: stale
 
 #endif

@@ -27,12 +27,9 @@ static void sift_up(struct deadline_heap *heap, struct deadline *node, uint32_t 
 static void sift_down(struct deadline_heap *heap, struct deadline *node, uint32_t index) {
   for (;;) {
     uint32_t child = index * 2;
-    if (child > heap->n)
-      break;
-    if (child < heap->n && heap->nodes[child + 1]->at_ns < heap->nodes[child]->at_ns)
-      child++;
-    if (heap->nodes[child]->at_ns >= node->at_ns)
-      break;
+    if (child > heap->n) break;
+    if (child < heap->n && heap->nodes[child + 1]->at_ns < heap->nodes[child]->at_ns) child++;
+    if (heap->nodes[child]->at_ns >= node->at_ns) break;
     place(heap, heap->nodes[child], index);
     index = child;
   }
@@ -44,8 +41,7 @@ enum status deadline_add(struct deadline_heap *heap, struct deadline *node) {
   if (heap->n + 1 >= heap->capacity) {
     uint32_t capacity = heap->capacity ? heap->capacity * 2 : 256;
     struct deadline **nodes = realloc(heap->nodes, capacity * sizeof *nodes);
-    if (!nodes)
-      return STATUS_RESOURCE_EXHAUSTED;
+    if (!nodes) return STATUS_RESOURCE_EXHAUSTED;
     heap->nodes = nodes;
     heap->capacity = capacity;
   }
@@ -55,13 +51,11 @@ enum status deadline_add(struct deadline_heap *heap, struct deadline *node) {
 
 void deadline_remove(struct deadline_heap *heap, struct deadline *node) {
   uint32_t index = node->index;
-  if (index == 0)
-    return;
+  if (index == 0) return;
   FW_ASSERT(index <= heap->n && heap->nodes[index] == node);
   node->index = 0;
   struct deadline *last = heap->nodes[heap->n--];
-  if (last == node)
-    return;
+  if (last == node) return;
   if (index > 1 && heap->nodes[index / 2]->at_ns > last->at_ns)
     sift_up(heap, last, index);
   else

@@ -1,4 +1,5 @@
-// Min-heap of deadlines, intrusive: a node knows its place, so a call that ends early leaves in O(log n). Loop thread only.
+// Min-heap of deadlines, intrusive: a node knows its place, so a call that ends early leaves in
+// O(log n). Loop thread only.
 #ifndef RPC_DEADLINE_H
 #define RPC_DEADLINE_H
 
@@ -17,8 +18,9 @@ struct deadline_heap {
 
 void deadline_heap_init(struct deadline_heap *heap);
 void deadline_heap_deinit(struct deadline_heap *heap);
-MUST_USE enum status deadline_add(struct deadline_heap *heap, struct deadline *node); // RESOURCE_EXHAUSTED: no memory
-void deadline_remove(struct deadline_heap *heap, struct deadline *node);             // may be out already
-struct deadline *deadline_first(const struct deadline_heap *heap);                   // NULL: empty
+MUST_USE enum status deadline_add(struct deadline_heap *heap,
+                                  struct deadline *node); // RESOURCE_EXHAUSTED: no memory
+void deadline_remove(struct deadline_heap *heap, struct deadline *node); // may be out already
+struct deadline *deadline_first(const struct deadline_heap *heap);       // NULL: empty
 
 #endif

@@ -7,8 +7,7 @@
 bool grpc_content_type_ok(const uint8_t *value, size_t bytes) {
   static const char want[] = "application/grpc";
   size_t want_bytes = sizeof want - 1;
-  if (bytes < want_bytes || memcmp(value, want, want_bytes) != 0)
-    return false;
+  if (bytes < want_bytes || memcmp(value, want, want_bytes) != 0) return false;
   return bytes == want_bytes || value[want_bytes] == '+' || value[want_bytes] == ';';
 }
 
@@ -33,24 +32,21 @@ static int64_t timeout_unit_ns(uint8_t unit) {
 
 // 8 digits of hours are 3.6e20 ns, more than int64 holds: saturate to "never".
 bool grpc_timeout_parse(const uint8_t *value, size_t bytes, int64_t *timeout_ns) {
-  if (bytes < 2 || bytes > 9)
-    return false;
+  if (bytes < 2 || bytes > 9) return false;
   int64_t number = 0;
   for (size_t i = 0; i + 1 < bytes; i++) {
-    if (value[i] < '0' || value[i] > '9')
-      return false;
+    if (value[i] < '0' || value[i] > '9') return false;
     number = number * 10 + (value[i] - '0');
   }
   int64_t unit = timeout_unit_ns(value[bytes - 1]);
-  if (unit == 0)
-    return false;
-  if (__builtin_mul_overflow(number, unit, timeout_ns))
-    *timeout_ns = CLOCK_NEVER;
+  if (unit == 0) return false;
+  if (__builtin_mul_overflow(number, unit, timeout_ns)) *timeout_ns = CLOCK_NEVER;
   return true;
 }
 
 enum grpc_encoding grpc_encoding_parse(const uint8_t *value, size_t bytes) {
-  return bytes == 0 || (bytes == 8 && memcmp(value, "identity", 8) == 0) ? GRPC_IDENTITY : GRPC_UNSUPPORTED;
+  return bytes == 0 || (bytes == 8 && memcmp(value, "identity", 8) == 0) ? GRPC_IDENTITY
+                                                                         : GRPC_UNSUPPORTED;
 }
 
 void grpc_prefix_write(uint8_t out[GRPC_PREFIX_BYTES], uint32_t message_bytes) {
@@ -63,19 +59,18 @@ void grpc_prefix_write(uint8_t out[GRPC_PREFIX_BYTES], uint32_t message_bytes) {
 
 // ---- grpc-message ----
 
-// Length of the well-formed UTF-8 character at `text`, or 0. NUL-terminated, so that a cut character ends at the NUL.
+// Length of the well-formed UTF-8 character at `text`, or 0. NUL-terminated, so that a cut
+// character ends at the NUL.
 static size_t utf8_char_bytes(const uint8_t *text) {
   uint8_t first = text[0];
-  if (first < 0x80)
-    return 1;
+  if (first < 0x80) return 1;
   size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4)
-    return 0;
+  if (first < 0xC2 || first > 0xF4) return 0;
   for (size_t i = 1; i < bytes; i++)
-    if ((text[i] & 0xC0) != 0x80)
-      return 0;
+    if ((text[i] & 0xC0) != 0x80) return 0;
   bool overlong = (first == 0xE0 && text[1] < 0xA0) || (first == 0xF0 && text[1] < 0x90);
-  bool outside = (first == 0xED && text[1] > 0x9F) || (first == 0xF4 && text[1] > 0x8F); // surrogates, > U+10FFFF
+  bool outside = (first == 0xED && text[1] > 0x9F) ||
+                 (first == 0xF4 && text[1] > 0x8F); // surrogates, > U+10FFFF
   return overlong || outside ? 0 : bytes;
 }
 
@@ -99,8 +94,7 @@ size_t grpc_message_encode(const char *text, uint8_t out[GRPC_MESSAGE_ENCODED_BY
     size_t bytes = utf8_char_bytes(at);
     const uint8_t *from = bytes ? at : replacement;
     size_t from_bytes = bytes ? bytes : sizeof replacement;
-    if (taken + from_bytes > GRPC_MESSAGE_MAX_BYTES)
-      break;
+    if (taken + from_bytes > GRPC_MESSAGE_MAX_BYTES) break;
     for (size_t i = 0; i < from_bytes; i++)
       n += encode_byte(from[i], out + n);
     taken += from_bytes;
@@ -112,18 +106,20 @@ size_t grpc_message_encode(const char *text, uint8_t out[GRPC_MESSAGE_ENCODED_BY
 // ---- messages ----
 
 static enum status check_flag(uint8_t flag, enum grpc_encoding encoding, struct error *err) {
-  if (flag == 0)
-    return STATUS_OK;
+  if (flag == 0) return STATUS_OK;
   if (flag != 1)
     return error_set(err, STATUS_INTERNAL, "message flag byte is %u, expected 0", flag);
   if (encoding == GRPC_UNSUPPORTED)
-    return error_set(err, STATUS_UNIMPLEMENTED, "message is compressed; only grpc-encoding identity is accepted");
-  return error_set(err, STATUS_INTERNAL, "message is marked compressed, but grpc-encoding names no compression");
+    return error_set(err, STATUS_UNIMPLEMENTED,
+                     "message is compressed; only grpc-encoding identity is accepted");
+  return error_set(err, STATUS_INTERNAL,
+                   "message is marked compressed, but grpc-encoding names no compression");
 }
 
-// A slab for at least `needed` bytes: all that was declared, unless that would be too far ahead; then eightfold steps, so
-// that little is copied twice.
-static enum status framer_grow(struct grpc_framer *framer, struct grpc_room *room, size_t needed, struct error *err) {
+// A slab for at least `needed` bytes: all that was declared, unless that would be too far ahead;
+// then eightfold steps, so that little is copied twice.
+static enum status framer_grow(struct grpc_framer *framer, struct grpc_room *room, size_t needed,
+                               struct error *err) {
   size_t bytes = framer->declared;
   if (room->ahead_bytes - framer->ahead + (framer->declared - framer->filled) > room->ahead_limit) {
     bytes = framer->slab ? framer->slab->capacity_bytes * 8 : GRPC_SMALL_SLAB_BYTES;
@@ -134,30 +130,30 @@ static enum status framer_grow(struct grpc_framer *framer, struct grpc_room *roo
   struct slab *slab = slab_get(room->pool, bytes > 0 ? bytes : 1);
   if (!slab)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                     "no room for a message of %" PRIu32 " bytes: limits.total_bytes is used up", framer->declared);
-  if (framer->filled > 0)
-    memcpy(slab->data, framer->slab->data, framer->filled);
-  if (framer->slab)
-    slab_put(room->pool, framer->slab);
+                     "no room for a message of %" PRIu32 " bytes: limits.total_bytes is used up",
+                     framer->declared);
+  if (framer->filled > 0) memcpy(slab->data, framer->slab->data, framer->filled);
+  if (framer->slab) slab_put(room->pool, framer->slab);
   framer->slab = slab;
-  framer->room = slab->capacity_bytes < framer->declared ? (uint32_t)slab->capacity_bytes : framer->declared;
+  framer->room =
+      slab->capacity_bytes < framer->declared ? (uint32_t)slab->capacity_bytes : framer->declared;
   room->ahead_bytes += framer->room - framer->filled - framer->ahead;
   framer->ahead = framer->room - framer->filled;
   return STATUS_OK;
 }
 
 // The prefix is complete: check it, count the declared length, take the first slab.
-static enum status framer_start(struct grpc_framer *framer, struct grpc_room *room, enum grpc_encoding encoding,
-                                struct error *err) {
+static enum status framer_start(struct grpc_framer *framer, struct grpc_room *room,
+                                enum grpc_encoding encoding, struct error *err) {
   const uint8_t *p = framer->prefix;
   framer->declared = (uint32_t)p[1] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 8 | p[4];
   enum status status = check_flag(p[0], encoding, err);
-  if (status != STATUS_OK)
-    return status;
+  if (status != STATUS_OK) return status;
   if (framer->declared > room->max_message_bytes)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                     "message of %" PRIu32 " bytes is larger than limits.message_bytes (%" PRId64 ")", framer->declared,
-                     room->max_message_bytes);
+                     "message of %" PRIu32 " bytes is larger than limits.message_bytes (%" PRId64
+                     ")",
+                     framer->declared, room->max_message_bytes);
   if (framer->declared > room->connection_bytes - room->held_bytes)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                      "message of %" PRIu32 " bytes beside %" PRId64
@@ -168,8 +164,9 @@ static enum status framer_start(struct grpc_framer *framer, struct grpc_room *ro
   return framer_grow(framer, room, 0, err);
 }
 
-enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room, enum grpc_encoding encoding,
-                             const uint8_t *data, size_t bytes, struct error *err) {
+enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room,
+                             enum grpc_encoding encoding, const uint8_t *data, size_t bytes,
+                             struct error *err) {
   if (framer->have < GRPC_PREFIX_BYTES) {
     size_t take = GRPC_PREFIX_BYTES - framer->have;
     take = take < bytes ? take : bytes;
@@ -177,21 +174,17 @@ enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room,
     framer->have += (uint8_t)take;
     data += take;
     bytes -= take;
-    if (framer->have < GRPC_PREFIX_BYTES)
-      return STATUS_OK;
+    if (framer->have < GRPC_PREFIX_BYTES) return STATUS_OK;
     enum status status = framer_start(framer, room, encoding, err);
-    if (status != STATUS_OK)
-      return status;
+    if (status != STATUS_OK) return status;
   }
-  if (bytes == 0)
-    return STATUS_OK;
+  if (bytes == 0) return STATUS_OK;
   if (bytes > framer->declared - framer->filled)
     return error_set(err, STATUS_UNIMPLEMENTED, "more than one message in a unary call");
   size_t needed = framer->filled + bytes;
   if (needed > framer->room) {
     enum status status = framer_grow(framer, room, needed, err);
-    if (status != STATUS_OK)
-      return status;
+    if (status != STATUS_OK) return status;
   }
   memcpy(framer->slab->data + framer->filled, data, bytes);
   framer->filled += (uint32_t)bytes;
@@ -201,19 +194,19 @@ enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room,
 }
 
 enum status grpc_framer_end(const struct grpc_framer *framer, struct error *err) {
-  if (framer->have == 0)
-    return error_set(err, STATUS_UNIMPLEMENTED, "no message in a unary call");
+  if (framer->have == 0) return error_set(err, STATUS_UNIMPLEMENTED, "no message in a unary call");
   if (framer->have < GRPC_PREFIX_BYTES)
-    return error_set(err, STATUS_INTERNAL, "stream ended after %u of the 5 bytes of a message prefix", framer->have);
+    return error_set(err, STATUS_INTERNAL,
+                     "stream ended after %u of the 5 bytes of a message prefix", framer->have);
   if (framer->filled < framer->declared)
-    return error_set(err, STATUS_INTERNAL, "stream ended after %" PRIu32 " of the message's %" PRIu32 " bytes",
+    return error_set(err, STATUS_INTERNAL,
+                     "stream ended after %" PRIu32 " of the message's %" PRIu32 " bytes",
                      framer->filled, framer->declared);
   return STATUS_OK;
 }
 
 void grpc_framer_drop(struct grpc_framer *framer, struct grpc_room *room) {
-  if (framer->slab)
-    slab_put(room->pool, framer->slab);
+  if (framer->slab) slab_put(room->pool, framer->slab);
   framer->slab = NULL;
   FW_ASSERT(room->held_bytes >= framer->counted);
   room->held_bytes -= framer->counted;

@@ -1,5 +1,6 @@
-// gRPC's own rules above HTTP/2, as functions of bytes: message framing, grpc-timeout, percent-encoding, header checks.
-// Sans-I/O; everything here comes from outside and is hostile until checked.
+// gRPC's own rules above HTTP/2, as functions of bytes: message framing, grpc-timeout,
+// percent-encoding, header checks. Sans-I/O; everything here comes from outside and is hostile
+// until checked.
 #ifndef RPC_GRPC_H
 #define RPC_GRPC_H
 
@@ -15,8 +16,9 @@ bool grpc_timeout_parse(const uint8_t *value, size_t bytes, int64_t *timeout_ns)
 enum grpc_encoding { GRPC_IDENTITY, GRPC_UNSUPPORTED }; // we decompress nothing
 enum grpc_encoding grpc_encoding_parse(const uint8_t *value, size_t bytes);
 
-// Percent-encodes `text` for grpc-message: all but 0x20-0x24 and 0x26-0x7E. Text that is not UTF-8 gets U+FFFD for its bad
-// bytes, and what does not fit is cut between characters. Returns bytes written; no terminator.
+// Percent-encodes `text` for grpc-message: all but 0x20-0x24 and 0x26-0x7E. Text that is not UTF-8
+// gets U+FFFD for its bad bytes, and what does not fit is cut between characters. Returns bytes
+// written; no terminator.
 #define GRPC_MESSAGE_MAX_BYTES 1024 // of text, before encoding
 #define GRPC_MESSAGE_ENCODED_BYTES (3 * GRPC_MESSAGE_MAX_BYTES)
 size_t grpc_message_encode(const char *text, uint8_t out[GRPC_MESSAGE_ENCODED_BYTES]);
@@ -25,28 +27,30 @@ size_t grpc_message_encode(const char *text, uint8_t out[GRPC_MESSAGE_ENCODED_BY
 #define GRPC_PREFIX_BYTES 5
 void grpc_prefix_write(uint8_t out[GRPC_PREFIX_BYTES], uint32_t message_bytes);
 
-// Where a connection's messages may go. `held_bytes` counts declared lengths of requests and sizes of answers; `ahead_bytes`
-// is the part of the slabs that is allocated but not filled yet.
+// Where a connection's messages may go. `held_bytes` counts declared lengths of requests and sizes
+// of answers; `ahead_bytes` is the part of the slabs that is allocated but not filled yet.
 struct grpc_room {
   struct slab_pool *pool;
   int64_t max_message_bytes; // limits.message_bytes
   int64_t connection_bytes;  // limits.connection_bytes
-  int64_t ahead_limit;       // slabs may be allocated so far ahead of the bytes; then they grow as bytes come
+  int64_t
+      ahead_limit; // slabs may be allocated so far ahead of the bytes; then they grow as bytes come
   int64_t held_bytes, ahead_bytes;
 };
 
-// Assembles the one message of a unary call from DATA bytes cut anywhere. As long as the connection is not too far ahead,
-// the slab has the message's size from the start and each byte is copied once. A peer that declares much and sends little
-// gets a small slab that grows, so that five bytes never cost more than a few KiB.
+// Assembles the one message of a unary call from DATA bytes cut anywhere. As long as the connection
+// is not too far ahead, the slab has the message's size from the start and each byte is copied
+// once. A peer that declares much and sends little gets a small slab that grows, so that five bytes
+// never cost more than a few KiB.
 #define GRPC_SMALL_SLAB_BYTES 4096
 struct grpc_framer {
-  struct slab *slab;     // NULL before the prefix is complete
-  uint32_t declared;     // length in the prefix
-  uint32_t filled;       // bytes of the message so far
-  uint32_t room;         // bytes that fit without growing
-  uint32_t counted;      // what this framer has added to room->held_bytes
-  uint32_t ahead;        // ... and to room->ahead_bytes
-  uint8_t have;          // bytes of prefix so far
+  struct slab *slab; // NULL before the prefix is complete
+  uint32_t declared; // length in the prefix
+  uint32_t filled;   // bytes of the message so far
+  uint32_t room;     // bytes that fit without growing
+  uint32_t counted;  // what this framer has added to room->held_bytes
+  uint32_t ahead;    // ... and to room->ahead_bytes
+  uint8_t have;      // bytes of prefix so far
   uint8_t prefix[GRPC_PREFIX_BYTES];
 };
 
@@ -55,9 +59,11 @@ struct grpc_framer {
 //   INTERNAL: a flag byte that is neither 0 nor 1; flag 1 without an encoding
 //   RESOURCE_EXHAUSTED: a length over limits.message_bytes, or no room; nothing is allocated
 // After a failure the framer is to be given to grpc_framer_drop.
-MUST_USE enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room, enum grpc_encoding encoding,
-                                      const uint8_t *data, size_t bytes, struct error *err);
-// At END_STREAM. UNIMPLEMENTED: no message; INTERNAL: a truncated one. OK: `slab` holds `declared` bytes.
+MUST_USE enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room,
+                                      enum grpc_encoding encoding, const uint8_t *data,
+                                      size_t bytes, struct error *err);
+// At END_STREAM. UNIMPLEMENTED: no message; INTERNAL: a truncated one. OK: `slab` holds `declared`
+// bytes.
 MUST_USE enum status grpc_framer_end(const struct grpc_framer *framer, struct error *err);
 // Gives back the slab, if still here, and the budget.
 void grpc_framer_drop(struct grpc_framer *framer, struct grpc_room *room);

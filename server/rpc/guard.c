@@ -1,10 +1,11 @@
 #include "rpc/guard.h"
 #include "base/clock.h"
 
-#define PING_MIN_NS (300 * NS_PER_S)        // with open calls (gRFC A8)
-#define PING_MIN_IDLE_NS (7200 * NS_PER_S)  // without
+#define PING_MIN_NS (300 * NS_PER_S)       // with open calls (gRFC A8)
+#define PING_MIN_IDLE_NS (7200 * NS_PER_S) // without
 #define PING_MAX_STRIKES 2
-#define MAX_IDLE_WEIGHT 10000               // 1000 idle frames: other servers stop at about as many empty DATA frames
+#define MAX_IDLE_WEIGHT                                                                            \
+  10000 // 1000 idle frames: other servers stop at about as many empty DATA frames
 #define MAX_RESETS 200
 #define RESET_WINDOW_NS (60 * NS_PER_S)
 #define MAX_HEADER_FLOODS 16

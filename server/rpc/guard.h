@@ -1,5 +1,6 @@
-// What a connection may do for nothing: pings, frames without use, resets that it provokes. Pure counters; h2.c turns a
-// `true` into a GOAWAY. Honest clients never get near the limits, and useful traffic clears them.
+// What a connection may do for nothing: pings, frames without use, resets that it provokes. Pure
+// counters; h2.c turns a `true` into a GOAWAY. Honest clients never get near the limits, and useful
+// traffic clears them.
 #ifndef RPC_GUARD_H
 #define RPC_GUARD_H
 
@@ -7,21 +8,23 @@
 #include <stdint.h>
 
 struct guard {
-  uint32_t idle_frames;    // since the last useful traffic
+  uint32_t idle_frames; // since the last useful traffic
   int32_t ping_strikes;
-  int64_t last_ping_ns;    // of the last valid ping; 0: none since we last sent something
-  uint32_t resets;         // RST_STREAM we had to send in this window
+  int64_t last_ping_ns; // of the last valid ping; 0: none since we last sent something
+  uint32_t resets;      // RST_STREAM we had to send in this window
   int64_t resets_since_ns;
-  uint32_t header_floods;  // calls whose header list was far over the limit
+  uint32_t header_floods; // calls whose header list was far over the limit
 };
 
-// Weights. A thousand open calls may each raise their window in one read; an empty DATA frame has no excuse.
+// Weights. A thousand open calls may each raise their window in one read; an empty DATA frame has
+// no excuse.
 #define GUARD_IDLE_FRAME 10
 #define GUARD_WINDOW_UPDATE 1
 
 bool guard_ping(struct guard *guard, int64_t now_ns, bool open_calls); // too many pings (gRFC A8)
-bool guard_idle_frame(struct guard *guard, uint32_t weight); // empty DATA, SETTINGS, PRIORITY, WINDOW_UPDATE
-bool guard_reset_sent(struct guard *guard, int64_t now_ns);            // "made you reset"
+bool guard_idle_frame(struct guard *guard,
+                      uint32_t weight); // empty DATA, SETTINGS, PRIORITY, WINDOW_UPDATE
+bool guard_reset_sent(struct guard *guard, int64_t now_ns); // "made you reset"
 bool guard_header_flood(struct guard *guard);
 void guard_sent(struct guard *guard);   // HEADERS or DATA left: pings are legitimate again
 void guard_useful(struct guard *guard); // a whole message came, or DATA left

@@ -1,12 +1,14 @@
-// Life of a connection: open, feed, pull, drain, time-outs. What frames mean is in h2_recv.c, how answers leave in h2_send.c.
+// Life of a connection: open, feed, pull, drain, time-outs. What frames mean is in h2_recv.c, how
+// answers leave in h2_send.c.
 #include "rpc/h2.h"
 #include "base/log.h"
 #include "obs/metrics.h"
 #include "rpc/internal.h"
 #include <string.h>
 
-#define MAX_FRAME_BYTES (64 * 1024)         // of frames we accept: fewer frames per upload, still fair between calls
-#define DRAIN_PING_WAIT_NS (5 * NS_PER_S)   // for the PING's answer before the final GOAWAY
+#define MAX_FRAME_BYTES                                                                            \
+  (64 * 1024) // of frames we accept: fewer frames per upload, still fair between calls
+#define DRAIN_PING_WAIT_NS (5 * NS_PER_S) // for the PING's answer before the final GOAWAY
 static const uint8_t drain_ping[8] = {'d', 'r', 'a', 'i', 'n', 'i', 'n', 'g'};
 
 static int submit_settings(struct h2 *h2) {
@@ -18,17 +20,17 @@ static int submit_settings(struct h2 *h2) {
       {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, (uint32_t)limits->header_bytes},
       {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1},
   };
-  int rv = nghttp2_submit_settings(h2->session, NGHTTP2_FLAG_NONE, entries, sizeof entries / sizeof entries[0]);
-  if (rv != 0)
-    return rv;
-  return nghttp2_session_set_local_window_size(h2->session, NGHTTP2_FLAG_NONE, 0, (int32_t)limits->connection_window_bytes);
+  int rv = nghttp2_submit_settings(h2->session, NGHTTP2_FLAG_NONE, entries,
+                                   sizeof entries / sizeof entries[0]);
+  if (rv != 0) return rv;
+  return nghttp2_session_set_local_window_size(h2->session, NGHTTP2_FLAG_NONE, 0,
+                                               (int32_t)limits->connection_window_bytes);
 }
 
 enum status h2_open(struct rpc *rpc, void *owner, int64_t now_ns, struct h2 **out) {
   *out = NULL;
   struct h2 *h2 = mem_take(rpc->mem, sizeof *h2);
-  if (!h2)
-    return STATUS_RESOURCE_EXHAUSTED;
+  if (!h2) return STATUS_RESOURCE_EXHAUSTED;
   memset(h2, 0, sizeof *h2);
   h2->rpc = rpc;
   h2->owner = owner;
@@ -38,9 +40,12 @@ enum status h2_open(struct rpc *rpc, void *owner, int64_t now_ns, struct h2 **ou
       .pool = rpc->pool,
       .max_message_bytes = rpc->limits.max_message_bytes,
       .connection_bytes = rpc->limits.connection_bytes,
-      .ahead_limit = 2 * rpc->limits.connection_window_bytes, // what may be in flight anyway, and as much again
+      .ahead_limit =
+          2 *
+          rpc->limits.connection_window_bytes, // what may be in flight anyway, and as much again
   };
-  if (nghttp2_session_server_new3(&h2->session, rpc->callbacks, h2, rpc->option, &rpc->h2_mem) != 0 ||
+  if (nghttp2_session_server_new3(&h2->session, rpc->callbacks, h2, rpc->option, &rpc->h2_mem) !=
+          0 ||
       submit_settings(h2) != 0 || nghttp2_session_send(h2->session) != 0) {
     h2_close(h2);
     return STATUS_RESOURCE_EXHAUSTED;
@@ -66,7 +71,8 @@ void h2_close(struct h2 *h2) {
 
 // ---- input ----
 
-// A GOAWAY made by hand, for when the session must not be used any more. The queue holds whole frames only.
+// A GOAWAY made by hand, for when the session must not be used any more. The queue holds whole
+// frames only.
 static void goaway_by_hand(struct h2 *h2, uint32_t code, const char *text) {
   size_t text_bytes = strlen(text), payload = 8 + text_bytes;
   uint32_t last = (uint32_t)nghttp2_session_get_last_proc_stream_id(h2->session);
@@ -81,8 +87,9 @@ static void goaway_by_hand(struct h2 *h2, uint32_t code, const char *text) {
 
 // Somebody points a browser or an HTTP/1 health check at us: say so in their language.
 static void refuse_preface(struct h2 *h2) {
-  static const char text[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-                             "Content-Length: 40\r\n\r\nThis port speaks gRPC (HTTP/2) only.\r\n\r\n";
+  static const char text[] =
+      "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+      "Content-Length: 40\r\n\r\nThis port speaks gRPC (HTTP/2) only.\r\n\r\n";
   outq_clear(&h2->outq); // our SETTINGS, still here unless the preface came in pieces
   (void)outq_copy(&h2->outq, text, sizeof text - 1);
 }
@@ -108,29 +115,24 @@ static void feed_failed(struct h2 *h2, int rv) {
 
 void h2_feed(struct h2 *h2, const uint8_t *data, size_t bytes, int64_t now_ns) {
   h2->now_ns = now_ns;
-  if (h2->dead || h2->closing)
-    return;
+  if (h2->dead || h2->closing) return;
   h2->fed = true;
   ssize_t rv = nghttp2_session_mem_recv(h2->session, data, bytes);
-  if (rv < 0)
-    feed_failed(h2, (int)rv);
+  if (rv < 0) feed_failed(h2, (int)rv);
   h2->rpc->dirty(h2->owner);
 }
 
 // ---- output ----
 
-// Back-pressure: what a client sends is paid back to the connection's window only while we are not busy with more than
-// half of what we may hold for it.
+// Back-pressure: what a client sends is paid back to the connection's window only while we are not
+// busy with more than half of what we may hold for it.
 static void give_credit(struct h2 *h2) {
-  if (h2->credit_bytes == 0 || h2->busy_bytes > h2->room.connection_bytes / 2)
-    return;
-  if (nghttp2_session_consume_connection(h2->session, h2->credit_bytes) == 0)
-    h2->credit_bytes = 0;
+  if (h2->credit_bytes == 0 || h2->busy_bytes > h2->room.connection_bytes / 2) return;
+  if (nghttp2_session_consume_connection(h2->session, h2->credit_bytes) == 0) h2->credit_bytes = 0;
 }
 
 int h2_pull(struct h2 *h2, struct iovec *iov, int max) {
-  if (!h2->fed && !h2->closing)
-    return 0; // silent until we know that the peer speaks HTTP/2
+  if (!h2->fed && !h2->closing) return 0; // silent until we know that the peer speaks HTTP/2
   if (!h2->dead && !h2->last_word) {
     give_credit(h2);
     int rv = nghttp2_session_send(h2->session);
@@ -151,12 +153,9 @@ bool h2_want_read(const struct h2 *h2) {
 }
 
 bool h2_finished(const struct h2 *h2) {
-  if (h2->dead && !h2->fed)
-    return true;
-  if (h2->outq.bytes > 0)
-    return false;
-  if (h2->dead || h2->last_word)
-    return true;
+  if (h2->dead && !h2->fed) return true;
+  if (h2->outq.bytes > 0) return false;
+  if (h2->dead || h2->last_word) return true;
   return !nghttp2_session_want_read(h2->session) && !nghttp2_session_want_write(h2->session);
 }
 
@@ -167,24 +166,23 @@ uint32_t h2_calls(const struct h2 *h2) {
 // ---- ending ----
 
 void h2_goaway(struct h2 *h2, uint32_t code, const char *text) {
-  if (h2->closing || h2->dead)
-    return;
+  if (h2->closing || h2->dead) return;
   h2->closing = true;
   int32_t last = nghttp2_session_get_last_proc_stream_id(h2->session);
-  if (nghttp2_submit_goaway(h2->session, NGHTTP2_FLAG_NONE, last, code, (const uint8_t *)text, strlen(text)) != 0)
+  if (nghttp2_submit_goaway(h2->session, NGHTTP2_FLAG_NONE, last, code, (const uint8_t *)text,
+                            strlen(text)) != 0)
     h2->dead = true;
   h2->rpc->dirty(h2->owner);
 }
 
 void h2_drain(struct h2 *h2, int64_t now_ns) {
-  if (h2->dead || h2->closing || h2->drain != DRAIN_NO)
-    return;
+  if (h2->dead || h2->closing || h2->drain != DRAIN_NO) return;
   h2->drain = DRAIN_NOTICED;
   h2->drain_since_ns = now_ns;
   if (!h2->fed)
     h2->dead = true; // a connection that never said anything is owed nothing
   else if (nghttp2_submit_shutdown_notice(h2->session) != 0 ||
-      nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, drain_ping) != 0)
+           nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, drain_ping) != 0)
     h2->dead = true;
   h2->rpc->dirty(h2->owner);
 }
@@ -209,14 +207,15 @@ static bool passed(int64_t since_ns, int64_t limit_ms, int64_t now_ns) {
 void h2_tick(struct h2 *h2, int64_t now_ns) {
   const struct rpc_limits *limits = &h2->rpc->limits;
   h2->now_ns = now_ns;
-  if (h2->dead || h2->closing)
-    return;
+  if (h2->dead || h2->closing) return;
   if (!h2->settings_seen && passed(h2->opened_ns, limits->handshake_timeout_ms, now_ns))
     h2_goaway(h2, NGHTTP2_SETTINGS_TIMEOUT, "no SETTINGS within limits.handshake_timeout");
   else if (passed(h2->headers_since_ns, limits->handshake_timeout_ms, now_ns))
-    h2_goaway(h2, NGHTTP2_ENHANCE_YOUR_CALM, "headers not finished within limits.handshake_timeout");
+    h2_goaway(h2, NGHTTP2_ENHANCE_YOUR_CALM,
+              "headers not finished within limits.handshake_timeout");
   else if (h2->drain == DRAIN_NOTICED && now_ns - h2->drain_since_ns > DRAIN_PING_WAIT_NS)
     drain_final(h2);
-  else if (h2->drain == DRAIN_NO && h2->n_calls == 0 && passed(h2->idle_since_ns, limits->idle_timeout_ms, now_ns))
+  else if (h2->drain == DRAIN_NO && h2->n_calls == 0 &&
+           passed(h2->idle_since_ns, limits->idle_timeout_ms, now_ns))
     h2_drain(h2, now_ns);
 }

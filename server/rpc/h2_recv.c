@@ -1,5 +1,5 @@
-// What comes in: headers into a call, DATA into its message, a whole message into its handler, and the frames that a
-// hostile peer could send for ever.
+// What comes in: headers into a call, DATA into its message, a whole message into its handler, and
+// the frames that a hostile peer could send for ever.
 #include "base/log.h"
 #include "obs/metrics.h"
 #include "rpc/internal.h"
@@ -17,16 +17,14 @@ struct call *h2_call_of_stream(struct h2 *h2, int32_t stream_id) {
 
 static struct call *call_begin(struct h2 *h2, int32_t stream_id) {
   struct call *call = call_table_take(&h2->rpc->calls);
-  if (!call)
-    return NULL;
+  if (!call) return NULL;
   call->rpc = h2->rpc;
   call->h2 = h2;
   call->stream_id = stream_id;
   call->headers_ns = h2->now_ns;
   call->deadline.at_ns = CLOCK_NEVER;
   call->next = h2->calls;
-  if (call->next)
-    call->next->previous = call;
+  if (call->next) call->next->previous = call;
   h2->calls = h2->recent = call;
   h2->n_calls++;
   atomic_fetch_add_explicit(&rpc_metrics.calls_started, 1, memory_order_relaxed);
@@ -34,35 +32,29 @@ static struct call *call_begin(struct h2 *h2, int32_t stream_id) {
 }
 
 static void unlink_call(struct h2 *h2, struct call *call) {
-  if (call->next)
-    call->next->previous = call->previous;
+  if (call->next) call->next->previous = call->previous;
   if (call->previous)
     call->previous->next = call->next;
   else
     h2->calls = call->next;
   h2->n_calls--;
-  if (h2->n_calls == 0)
-    h2->idle_since_ns = h2->now_ns;
+  if (h2->n_calls == 0) h2->idle_since_ns = h2->now_ns;
 }
 
 void h2_call_end(struct call *call) {
   struct h2 *h2 = call->h2;
-  if (h2->headers.call == call)
-    h2->headers.call = NULL;
-  if (h2->recent == call)
-    h2->recent = NULL;
+  if (h2->headers.call == call) h2->headers.call = NULL;
+  if (h2->recent == call) h2->recent = NULL;
   if (call->state != CALL_ANSWERED) {
-    if (call->state == CALL_HANDLING)
-      call_cancel(call);
+    if (call->state == CALL_HANDLING) call_cancel(call);
     atomic_fetch_add_explicit(&rpc_metrics.calls_reset, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&rpc_metrics.calls_finished[STATUS_CANCELLED], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&rpc_metrics.calls_finished[STATUS_CANCELLED], 1,
+                              memory_order_relaxed);
   }
   deadline_remove(&h2->rpc->deadlines, &call->deadline);
-  if (call->message_ns)
-    h2->busy_bytes -= call->framer.counted;
+  if (call->message_ns) h2->busy_bytes -= call->framer.counted;
   grpc_framer_drop(&call->framer, &h2->room);
-  if (call->answer)
-    out_ref_put(&call->answer->ref);
+  if (call->answer) out_ref_put(&call->answer->ref);
   unlink_call(h2, call);
   call_table_put(&h2->rpc->calls, call);
 }
@@ -70,8 +62,7 @@ void h2_call_end(struct call *call) {
 int h2_on_stream_close(nghttp2_session *session, int32_t stream_id, uint32_t code, void *arg) {
   (void)session, (void)code;
   struct call *call = h2_call_of_stream(arg, stream_id);
-  if (call)
-    h2_call_end(call);
+  if (call) h2_call_end(call);
   return 0;
 }
 
@@ -81,7 +72,8 @@ int h2_on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, vo
   struct h2 *h2 = arg;
   struct header_block *block = &h2->headers;
   block->list_bytes = 0;
-  block->over_limit = block->is_post = block->content_type_ok = block->timeout_bad = block->path_seen = false;
+  block->over_limit = block->is_post = block->content_type_ok = block->timeout_bad =
+      block->path_seen = false;
   h2->headers_since_ns = h2->now_ns;
   block->trailers = frame->headers.cat != NGHTTP2_HCAT_REQUEST;
   if (block->trailers) {
@@ -90,7 +82,8 @@ int h2_on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, vo
   }
   block->call = call_begin(h2, frame->hd.stream_id);
   if (!block->call)
-    return nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_REFUSED_STREAM);
+    return nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
+                                     NGHTTP2_REFUSED_STREAM);
   return nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, block->call);
 }
 
@@ -99,8 +92,7 @@ int h2_on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, vo
 static void take_path(struct header_block *block, const uint8_t *value, size_t bytes) {
   block->path_seen = true;
   block->call->method = method_find(block->call->rpc->methods, value, bytes);
-  if (block->call->method)
-    return;
+  if (block->call->method) return;
   block->path_bytes = bytes < PATH_KEPT_BYTES ? (uint16_t)bytes : PATH_KEPT_BYTES;
   memcpy(block->path, value, block->path_bytes);
 }
@@ -115,16 +107,14 @@ static void take_timeout(struct header_block *block, const uint8_t *value, size_
 }
 
 // By length first: most headers are told apart by one comparison.
-static void take_header(struct header_block *block, const uint8_t *name, size_t name_bytes, const uint8_t *value,
-                        size_t value_bytes) {
+static void take_header(struct header_block *block, const uint8_t *name, size_t name_bytes,
+                        const uint8_t *value, size_t value_bytes) {
   switch (name_bytes) {
   case 5:
-    if (IS(":path"))
-      take_path(block, value, value_bytes);
+    if (IS(":path")) take_path(block, value, value_bytes);
     return;
   case 7:
-    if (IS(":method"))
-      block->is_post = value_bytes == 4 && memcmp(value, "POST", 4) == 0;
+    if (IS(":method")) block->is_post = value_bytes == 4 && memcmp(value, "POST", 4) == 0;
     return;
   case 12:
     if (IS("content-type"))
@@ -133,45 +123,46 @@ static void take_header(struct header_block *block, const uint8_t *name, size_t 
       take_timeout(block, value, value_bytes);
     return;
   case 13:
-    if (IS("grpc-encoding"))
-      block->call->encoding = grpc_encoding_parse(value, value_bytes);
+    if (IS("grpc-encoding")) block->call->encoding = grpc_encoding_parse(value, value_bytes);
     return;
   default:
     return;
   }
 }
 
-// Indexed fields make a few bytes into many: MAX_HEADER_LIST_SIZE is only advice, so count what is decoded. A little too
-// much gets an answer in words; far too much is not even looked at.
+// Indexed fields make a few bytes into many: MAX_HEADER_LIST_SIZE is only advice, so count what is
+// decoded. A little too much gets an answer in words; far too much is not even looked at.
 #define HEADER_FLOOD_FACTOR 4
 
-int h2_on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_bytes,
-                 const uint8_t *value, size_t value_bytes, uint8_t flags, void *arg) {
+int h2_on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                 size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t flags,
+                 void *arg) {
   (void)flags;
   struct h2 *h2 = arg;
   struct header_block *block = &h2->headers;
-  if (!block->call)
-    return 0;
+  if (!block->call) return 0;
   block->list_bytes += name_bytes + value_bytes + 32;
   uint64_t limit = (uint64_t)h2->rpc->limits.header_bytes;
   if (block->list_bytes > limit) {
     block->over_limit = true;
-    if (block->list_bytes <= limit * HEADER_FLOOD_FACTOR)
-      return 0;
+    if (block->list_bytes <= limit * HEADER_FLOOD_FACTOR) return 0;
     if (guard_header_flood(&h2->guard))
       h2_goaway(h2, NGHTTP2_ENHANCE_YOUR_CALM, "header lists far over limits.header_bytes");
-    (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_ENHANCE_YOUR_CALM);
+    (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
+                                    NGHTTP2_ENHANCE_YOUR_CALM);
     return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
   }
-  if (!block->trailers)
-    take_header(block, name, name_bytes, value, value_bytes);
+  if (!block->trailers) take_header(block, name, name_bytes, value, value_bytes);
   return 0;
 }
 
-// A field that HTTP forbids (control characters, upper case, connection headers) makes the request malformed.
-int h2_on_invalid_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_bytes,
-                         const uint8_t *value, size_t value_bytes, uint8_t flags, void *arg) {
-  (void)session, (void)frame, (void)name, (void)name_bytes, (void)value, (void)value_bytes, (void)flags, (void)arg;
+// A field that HTTP forbids (control characters, upper case, connection headers) makes the request
+// malformed.
+int h2_on_invalid_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                         size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t flags,
+                         void *arg) {
+  (void)session, (void)frame, (void)name, (void)name_bytes, (void)value, (void)value_bytes,
+      (void)flags, (void)arg;
   return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
 }
 
@@ -183,7 +174,8 @@ static void fail_path(struct h2 *h2, struct call *call) {
 
 static void fail_header_limit(struct h2 *h2, struct call *call) {
   char text[128];
-  snprintf(text, sizeof text, "header list of %" PRIu64 " bytes is larger than limits.header_bytes (%" PRId64 ")",
+  snprintf(text, sizeof text,
+           "header list of %" PRIu64 " bytes is larger than limits.header_bytes (%" PRId64 ")",
            h2->headers.list_bytes, h2->rpc->limits.header_bytes);
   h2_call_fail(call, STATUS_RESOURCE_EXHAUSTED, text);
 }
@@ -200,29 +192,32 @@ static void headers_done(struct h2 *h2, struct call *call) {
   else if (!call->method)
     fail_path(h2, call);
   else if (block->timeout_bad)
-    h2_call_fail(call, STATUS_INTERNAL, "malformed grpc-timeout: expected 1 to 8 digits and one of HMSmun");
+    h2_call_fail(call, STATUS_INTERNAL,
+                 "malformed grpc-timeout: expected 1 to 8 digits and one of HMSmun");
   else if (call->deadline.at_ns <= h2->now_ns)
     h2_call_fail(call, STATUS_DEADLINE_EXCEEDED, "grpc-timeout had passed on arrival");
-  else if (call->deadline.at_ns != CLOCK_NEVER && deadline_add(&h2->rpc->deadlines, &call->deadline) != STATUS_OK)
+  else if (call->deadline.at_ns != CLOCK_NEVER &&
+           deadline_add(&h2->rpc->deadlines, &call->deadline) != STATUS_OK)
     h2_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory for a deadline");
 }
 
 // ---- message ----
 
-int h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream_id, const uint8_t *data, size_t bytes, void *arg) {
+int h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream_id, const uint8_t *data,
+               size_t bytes, void *arg) {
   (void)flags;
   struct h2 *h2 = arg;
   h2->credit_bytes += bytes;
   struct call *call = h2_call_of_stream(h2, stream_id);
-  if (!call || call->state != CALL_RECEIVING)
-    return 0; // refused already: read and forget
+  if (!call || call->state != CALL_RECEIVING) return 0; // refused already: read and forget
   struct grpc_framer *framer = &call->framer;
   struct error *err = &h2->rpc->err;
   if (grpc_framer_feed(framer, &h2->room, call->encoding, data, bytes, err) != STATUS_OK) {
     h2_call_fail(call, err->code, err->message);
     return 0;
   }
-  // A message that fits half a window never needs a window update; a longer one has its room counted already.
+  // A message that fits half a window never needs a window update; a longer one has its room
+  // counted already.
   if (framer->declared > h2->rpc->limits.stream_window_bytes / 2 - GRPC_PREFIX_BYTES)
     (void)nghttp2_session_consume_stream(session, stream_id, bytes);
   return 0;
@@ -230,8 +225,7 @@ int h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream_id, const
 
 static void message_done(struct h2 *h2, struct call *call) {
   call->remote_closed = true;
-  if (call->state != CALL_RECEIVING)
-    return;
+  if (call->state != CALL_RECEIVING) return;
   struct error *err = &h2->rpc->err;
   if (grpc_framer_end(&call->framer, err) != STATUS_OK) {
     h2_call_fail(call, err->code, err->message);
@@ -251,16 +245,14 @@ static void on_headers(struct h2 *h2, const nghttp2_frame *frame) {
   bool trailers = h2->headers.trailers;
   h2->headers.call = NULL;
   h2->headers_since_ns = 0;
-  if (!call)
-    return;
+  if (!call) return;
   bool end_stream = frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
   call->remote_closed |= end_stream;
   if (!trailers)
     headers_done(h2, call);
   else if (h2->headers.over_limit && call->state == CALL_RECEIVING)
     fail_header_limit(h2, call);
-  if (end_stream)
-    message_done(h2, call);
+  if (end_stream) message_done(h2, call);
 }
 
 static void idle_frame(struct h2 *h2, uint32_t weight) {
@@ -278,8 +270,7 @@ static void on_ping(struct h2 *h2, const nghttp2_frame *frame) {
 static void on_data_frame(struct h2 *h2, const nghttp2_frame *frame) {
   if (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) {
     struct call *call = h2_call_of_stream(h2, frame->hd.stream_id);
-    if (call)
-      message_done(h2, call);
+    if (call) message_done(h2, call);
   } else if (frame->hd.length <= frame->data.padlen) {
     idle_frame(h2, GUARD_IDLE_FRAME);
   }
@@ -299,8 +290,7 @@ int h2_on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void 
     on_ping(h2, frame);
     return 0;
   case NGHTTP2_SETTINGS:
-    if (frame->hd.flags & NGHTTP2_FLAG_ACK)
-      return 0;
+    if (frame->hd.flags & NGHTTP2_FLAG_ACK) return 0;
     h2->settings_seen = true;
     idle_frame(h2, GUARD_IDLE_FRAME);
     return 0;

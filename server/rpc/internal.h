@@ -39,7 +39,8 @@ struct answer {
   struct slice slices[];
 };
 
-// The request headers being received; one block at a time per connection (HTTP/2 forbids interleaving).
+// The request headers being received; one block at a time per connection (HTTP/2 forbids
+// interleaving).
 #define PATH_KEPT_BYTES 200
 struct header_block {
   struct call *call; // NULL: ignored
@@ -57,11 +58,13 @@ struct h2 {
   void *owner;
   struct outq outq;
   struct grpc_room room;
-  int64_t busy_bytes;     // of held_bytes: whole messages and answers. What is still arriving never blocks itself
-  uint64_t credit_bytes;  // received, not yet given back to the connection's window
+  int64_t busy_bytes;    // of held_bytes: whole messages and answers. What is still arriving never
+                         // blocks itself
+  uint64_t credit_bytes; // received, not yet given back to the connection's window
   struct guard guard;
   struct header_block headers;
-  struct call *calls, *recent; // recent: the last one looked up, which is most often the next one too
+  struct call *calls,
+      *recent; // recent: the last one looked up, which is most often the next one too
   uint32_t n_calls;
   int64_t now_ns;
   int64_t opened_ns, idle_since_ns, headers_since_ns, drain_since_ns;
@@ -78,29 +81,36 @@ void h2_ping_answered(struct h2 *h2, const uint8_t opaque[8]);
 
 // h2_recv.c
 int h2_on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *arg);
-int h2_on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_bytes,
-                 const uint8_t *value, size_t value_bytes, uint8_t flags, void *arg);
-int h2_on_invalid_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_bytes,
-                         const uint8_t *value, size_t value_bytes, uint8_t flags, void *arg);
-int h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream_id, const uint8_t *data, size_t bytes, void *arg);
+int h2_on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                 size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t flags,
+                 void *arg);
+int h2_on_invalid_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                         size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t flags,
+                         void *arg);
+int h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream_id, const uint8_t *data,
+               size_t bytes, void *arg);
 int h2_on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *arg);
 int h2_on_stream_close(nghttp2_session *session, int32_t stream_id, uint32_t code, void *arg);
 struct call *h2_call_of_stream(struct h2 *h2, int32_t stream_id); // NULL: none, or refused
-// Ends a call whose stream or connection is gone: cancel hook if nobody answered, everything given back.
+// Ends a call whose stream or connection is gone: cancel hook if nobody answered, everything given
+// back.
 void h2_call_end(struct call *call);
 
 // h2_send.c
-ssize_t h2_on_send(nghttp2_session *session, const uint8_t *data, size_t bytes, int flags, void *arg);
-int h2_on_send_data(nghttp2_session *session, nghttp2_frame *frame, const uint8_t *header, size_t bytes,
-                    nghttp2_data_source *source, void *arg);
+ssize_t h2_on_send(nghttp2_session *session, const uint8_t *data, size_t bytes, int flags,
+                   void *arg);
+int h2_on_send_data(nghttp2_session *session, nghttp2_frame *frame, const uint8_t *header,
+                    size_t bytes, nghttp2_data_source *source, void *arg);
 int h2_on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *arg);
-ssize_t h2_data_length(nghttp2_session *session, uint8_t frame_type, int32_t stream_id, int32_t session_window,
-                       int32_t stream_window, uint32_t max_frame, void *arg);
+ssize_t h2_data_length(nghttp2_session *session, uint8_t frame_type, int32_t stream_id,
+                       int32_t session_window, int32_t stream_window, uint32_t max_frame,
+                       void *arg);
 void h2_call_reply(struct call *call); // sends call->answer, then the trailers
 // Trailers-Only answer to a call that nobody has answered. The cancel hook is not called.
 void h2_call_fail(struct call *call, enum status code, const char *message);
 void h2_call_fail_http(struct call *call, const char status[4]); // "415", "405": no gRPC at all
-// Says why and stops: GOAWAY with debug text, then the connection ends. Once; later calls are ignored.
+// Says why and stops: GOAWAY with debug text, then the connection ends. Once; later calls are
+// ignored.
 void h2_goaway(struct h2 *h2, uint32_t code, const char *text);
 
 // call.c

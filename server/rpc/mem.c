@@ -44,8 +44,7 @@ enum status mem_pool_open(struct mem_pool **out) {
 }
 
 void mem_pool_close(struct mem_pool *pool) {
-  if (!pool)
-    return;
+  if (!pool) return;
   FW_ASSERT(pool->live == 0);
   for (struct chunk *chunk = pool->chunks, *next; chunk; chunk = next) {
     next = chunk->next;
@@ -55,18 +54,17 @@ void mem_pool_close(struct mem_pool *pool) {
 }
 
 static uint32_t class_of(size_t total_bytes) {
-  if (total_bytes <= 32)
-    return 0;
+  if (total_bytes <= 32) return 0;
   return 64 - (uint32_t)__builtin_clzll(total_bytes - 1) - 5;
 }
 
-// What is left of the old chunk is smaller than one block of this class; it is given up (at most a quarter).
+// What is left of the old chunk is smaller than one block of this class; it is given up (at most a
+// quarter).
 static struct header *carve(struct mem_pool *pool, uint32_t class_index) {
   size_t bytes = (size_t)32 << class_index;
   if ((size_t)(pool->bump_end - pool->bump) < bytes) {
     struct chunk *chunk = malloc(sizeof *chunk + CHUNK_BYTES);
-    if (!chunk)
-      return NULL;
+    if (!chunk) return NULL;
     chunk->next = pool->chunks;
     pool->chunks = chunk;
     pool->bump = (uint8_t *)(chunk + 1);
@@ -80,11 +78,9 @@ static struct header *carve(struct mem_pool *pool, uint32_t class_index) {
 }
 
 static struct header *take_large(size_t bytes) {
-  if (bytes > UINT32_MAX)
-    return NULL;
+  if (bytes > UINT32_MAX) return NULL;
   struct header *header = malloc(sizeof *header + bytes);
-  if (!header)
-    return NULL;
+  if (!header) return NULL;
   header->class_index = CLASS_MALLOC;
   header->bytes = (uint32_t)bytes;
   return header;
@@ -102,15 +98,13 @@ void *mem_take(struct mem_pool *pool, size_t bytes) {
     else
       header = carve(pool, class_index);
   }
-  if (!header)
-    return NULL;
+  if (!header) return NULL;
   pool->live++;
   return header + 1;
 }
 
 void mem_give(struct mem_pool *pool, void *block) {
-  if (!block)
-    return;
+  if (!block) return;
   struct header *header = (struct header *)block - 1;
   pool->live--;
   if (header->class_index == CLASS_MALLOC) {
@@ -122,14 +116,11 @@ void mem_give(struct mem_pool *pool, void *block) {
 }
 
 void *mem_resize(struct mem_pool *pool, void *block, size_t bytes) {
-  if (!block)
-    return mem_take(pool, bytes);
+  if (!block) return mem_take(pool, bytes);
   struct header *header = (struct header *)block - 1;
-  if (POOLED && bytes <= header->bytes)
-    return block;
+  if (POOLED && bytes <= header->bytes) return block;
   void *moved = mem_take(pool, bytes);
-  if (!moved)
-    return NULL;
+  if (!moved) return NULL;
   memcpy(moved, block, bytes < header->bytes ? bytes : header->bytes);
   mem_give(pool, block);
   return moved;

@@ -1,5 +1,6 @@
-// Small blocks of one loop: free lists by size class, so that the request path makes no call to malloc. nghttp2 (per stream,
-// header and frame), answers and output blocks live here. Loop thread only. Memory goes back to the system at close.
+// Small blocks of one loop: free lists by size class, so that the request path makes no call to
+// malloc. nghttp2 (per stream, header and frame), answers and output blocks live here. Loop thread
+// only. Memory goes back to the system at close.
 #ifndef RPC_MEM_H
 #define RPC_MEM_H
 
@@ -11,10 +12,11 @@
 
 struct mem_pool;
 MUST_USE enum status mem_pool_open(struct mem_pool **out);
-void mem_pool_close(struct mem_pool *pool); // every block must have been given back
-void *mem_take(struct mem_pool *pool, size_t bytes);                // 16-byte aligned, not zeroed; NULL: no memory
-void *mem_resize(struct mem_pool *pool, void *block, size_t bytes); // as realloc; `block` may be NULL
-void mem_give(struct mem_pool *pool, void *block);                  // `block` may be NULL
-size_t mem_pool_live(const struct mem_pool *pool);                  // blocks handed out now
+void mem_pool_close(struct mem_pool *pool);          // every block must have been given back
+void *mem_take(struct mem_pool *pool, size_t bytes); // 16-byte aligned, not zeroed; NULL: no memory
+void *mem_resize(struct mem_pool *pool, void *block,
+                 size_t bytes);                    // as realloc; `block` may be NULL
+void mem_give(struct mem_pool *pool, void *block); // `block` may be NULL
+size_t mem_pool_live(const struct mem_pool *pool); // blocks handed out now
 
 #endif

@@ -21,8 +21,7 @@ _Static_assert(sizeof(struct out_block) <= MEM_MAX_POOLED_BYTES, "a block must c
 
 void out_ref_put(struct out_ref *ref) {
   FW_ASSERT(ref->refs > 0);
-  if (--ref->refs == 0)
-    ref->release(ref);
+  if (--ref->refs == 0) ref->release(ref);
 }
 
 void outq_init(struct outq *queue, struct mem_pool *mem) {
@@ -30,15 +29,13 @@ void outq_init(struct outq *queue, struct mem_pool *mem) {
 }
 
 bool outq_full(const struct outq *queue) {
-  if (queue->bytes >= OUTQ_MAX_BYTES || queue->n_blocks > OUTQ_MAX_BLOCKS)
-    return true;
+  if (queue->bytes >= OUTQ_MAX_BYTES || queue->n_blocks > OUTQ_MAX_BLOCKS) return true;
   return queue->n_blocks == OUTQ_MAX_BLOCKS && queue->last->tail >= BLOCK_SLICES - 4;
 }
 
 static bool block_append(struct outq *queue) {
   struct out_block *block = mem_take(queue->mem, sizeof *block);
-  if (!block)
-    return false;
+  if (!block) return false;
   block->next = NULL;
   block->head = block->tail = block->used = 0;
   if (queue->last)
@@ -53,8 +50,7 @@ static bool block_append(struct outq *queue) {
 static void block_drop_first(struct outq *queue) {
   struct out_block *block = queue->first;
   queue->first = block->next;
-  if (!queue->first)
-    queue->last = NULL;
+  if (!queue->first) queue->last = NULL;
   queue->n_blocks--;
   mem_give(queue->mem, block);
 }
@@ -62,8 +58,7 @@ static void block_drop_first(struct outq *queue) {
 // Room for `bytes` more copied bytes (and a slice for them) in the last block.
 static bool copy_room(struct outq *queue, size_t bytes) {
   struct out_block *block = queue->last;
-  if (block && block->used + bytes <= BLOCK_ROOM && block->tail < BLOCK_SLICES)
-    return true;
+  if (block && block->used + bytes <= BLOCK_ROOM && block->tail < BLOCK_SLICES) return true;
   return block_append(queue);
 }
 
@@ -81,24 +76,19 @@ static void copy_into_last(struct outq *queue, const void *data, size_t bytes) {
 }
 
 bool outq_copy(struct outq *queue, const void *data, size_t bytes) {
-  if (bytes == 0)
-    return true;
+  if (bytes == 0) return true;
   if (bytes > BLOCK_ROOM) { // larger than a block: only ever a maximal HEADERS frame
-    if (!outq_copy(queue, data, BLOCK_ROOM))
-      return false;
+    if (!outq_copy(queue, data, BLOCK_ROOM)) return false;
     return outq_copy(queue, (const uint8_t *)data + BLOCK_ROOM, bytes - BLOCK_ROOM);
   }
-  if (!copy_room(queue, bytes))
-    return false;
+  if (!copy_room(queue, bytes)) return false;
   copy_into_last(queue, data, bytes);
   return true;
 }
 
 bool outq_refer(struct outq *queue, const void *data, size_t bytes, struct out_ref *ref) {
-  if (bytes == 0)
-    return true;
-  if ((!queue->last || queue->last->tail == BLOCK_SLICES) && !block_append(queue))
-    return false;
+  if (bytes == 0) return true;
+  if ((!queue->last || queue->last->tail == BLOCK_SLICES) && !block_append(queue)) return false;
   struct out_block *block = queue->last;
   block->slices[block->tail++] = (struct out_slice){data, bytes, ref};
   ref->refs++;
@@ -110,8 +100,7 @@ int outq_gather(const struct outq *queue, struct iovec *iov, int max) {
   int n = 0;
   for (const struct out_block *block = queue->first; block; block = block->next) {
     for (uint32_t i = block->head; i < block->tail; i++) {
-      if (n == max)
-        return n;
+      if (n == max) return n;
       iov[n].iov_base = (void *)(uintptr_t)block->slices[i].data;
       iov[n].iov_len = block->slices[i].bytes;
       n++;
@@ -134,10 +123,8 @@ void outq_pop(struct outq *queue, size_t bytes) {
     bytes -= slice->bytes;
     block->head++;
     struct out_ref *ref = slice->ref;
-    if (block->head == block->tail)
-      block_drop_first(queue);
-    if (ref)
-      out_ref_put(ref);
+    if (block->head == block->tail) block_drop_first(queue);
+    if (ref) out_ref_put(ref);
   }
 }
 

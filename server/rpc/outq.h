@@ -1,9 +1,11 @@
-// One connection's output in order: a list of slices, written with one writev and popped by what the socket took.
+// One connection's output in order: a list of slices, written with one writev and popped by what
+// the socket took.
 //
 //   block:  [ slices: (copied bytes) (borrowed body) (copied bytes) ... | room for copied bytes ]
 //
-// Small frames are copied, so that neighbours become one slice; bodies are borrowed and counted. The queue is bounded: the
-// producer asks outq_full first and then may overshoot by one frame. Loop thread only.
+// Small frames are copied, so that neighbours become one slice; bodies are borrowed and counted.
+// The queue is bounded: the producer asks outq_full first and then may overshoot by one frame. Loop
+// thread only.
 #ifndef RPC_OUTQ_H
 #define RPC_OUTQ_H
 
@@ -18,9 +20,10 @@ struct out_ref {
 };
 void out_ref_put(struct out_ref *ref);
 
-#define OUTQ_MAX_BYTES (1 << 20) // enough to fill a socket buffer; more would only hold memory for a slow reader
-#define OUTQ_MAX_BLOCKS 4        // of 16 KiB each: bounds the copied bytes of a connection
-#define OUTQ_COPY_BYTES 512      // a body piece up to this is cheaper to copy than to reference
+#define OUTQ_MAX_BYTES                                                                             \
+  (1 << 20) // enough to fill a socket buffer; more would only hold memory for a slow reader
+#define OUTQ_MAX_BLOCKS 4   // of 16 KiB each: bounds the copied bytes of a connection
+#define OUTQ_COPY_BYTES 512 // a body piece up to this is cheaper to copy than to reference
 
 struct out_block;
 struct outq {
@@ -36,7 +39,8 @@ bool outq_full(const struct outq *queue);
 // Both return false when there is no memory; the queue is then beyond use, but can be cleared.
 bool outq_copy(struct outq *queue, const void *data, size_t bytes);
 bool outq_refer(struct outq *queue, const void *data, size_t bytes, struct out_ref *ref);
-int outq_gather(const struct outq *queue, struct iovec *iov, int max); // from the front; does not pop
-void outq_pop(struct outq *queue, size_t bytes);                      // these were written
+int outq_gather(const struct outq *queue, struct iovec *iov,
+                int max);                        // from the front; does not pop
+void outq_pop(struct outq *queue, size_t bytes); // these were written
 
 #endif

@@ -16,11 +16,9 @@ static void h2_free(void *block, void *arg) {
 
 static void *h2_calloc(size_t n, size_t bytes, void *arg) {
   size_t total;
-  if (__builtin_mul_overflow(n, bytes, &total))
-    return NULL;
+  if (__builtin_mul_overflow(n, bytes, &total)) return NULL;
   void *block = mem_take(arg, total);
-  if (block)
-    memset(block, 0, total);
+  if (block) memset(block, 0, total);
   return block;
 }
 
@@ -31,8 +29,7 @@ static void *h2_realloc(void *block, size_t bytes, void *arg) {
 // ---- set-up ----
 
 static bool make_callbacks(struct rpc *rpc) {
-  if (nghttp2_session_callbacks_new(&rpc->callbacks) != 0)
-    return false;
+  if (nghttp2_session_callbacks_new(&rpc->callbacks) != 0) return false;
   nghttp2_session_callbacks *callbacks = rpc->callbacks;
   nghttp2_session_callbacks_set_send_callback(callbacks, h2_on_send);
   nghttp2_session_callbacks_set_send_data_callback(callbacks, h2_on_send_data);
@@ -47,11 +44,11 @@ static bool make_callbacks(struct rpc *rpc) {
   return true;
 }
 
-// The reset limiter is far above nghttp2's own 1000 and 33/s: clients with short deadlines on one connection reset a lot,
-// and a reset call leaves the queue at once, so that it costs us little (grpc-node#2872, envoy#30882).
+// The reset limiter is far above nghttp2's own 1000 and 33/s: clients with short deadlines on one
+// connection reset a lot, and a reset call leaves the queue at once, so that it costs us little
+// (grpc-node#2872, envoy#30882).
 static bool make_option(struct rpc *rpc) {
-  if (nghttp2_option_new(&rpc->option) != 0)
-    return false;
+  if (nghttp2_option_new(&rpc->option) != 0) return false;
   nghttp2_option_set_no_auto_window_update(rpc->option, 1);
   nghttp2_option_set_no_closed_streams(rpc->option, 1);
   nghttp2_option_set_stream_reset_rate_limit(rpc->option, 10000, 1000);
@@ -70,8 +67,7 @@ static enum status make_pools(struct rpc *rpc, const struct rpc_options *options
       .arg = options->host_arg,
   };
   enum status status = slab_pool_open(&pool, &rpc->pool);
-  if (status == STATUS_OK)
-    status = mem_pool_open(&rpc->mem);
+  if (status == STATUS_OK) status = mem_pool_open(&rpc->mem);
   return status;
 }
 
@@ -79,8 +75,7 @@ enum status rpc_open(const struct rpc_options *options, struct rpc **out, struct
   FW_ASSERT(options->dirty && options->limits && options->methods);
   *out = NULL;
   struct rpc *rpc = calloc(1, sizeof *rpc);
-  if (!rpc)
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a loop");
+  if (!rpc) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a loop");
   rpc->loop = options->loop;
   rpc->limits = *options->limits;
   rpc->methods = options->methods;
@@ -98,8 +93,7 @@ enum status rpc_open(const struct rpc_options *options, struct rpc **out, struct
 }
 
 void rpc_close(struct rpc *rpc) {
-  if (!rpc)
-    return;
+  if (!rpc) return;
   call_table_deinit(&rpc->calls);
   deadline_heap_deinit(&rpc->deadlines);
   nghttp2_option_del(rpc->option);
@@ -121,12 +115,13 @@ static struct call *call_of(struct deadline *node) {
 }
 
 void rpc_expire(struct rpc *rpc, int64_t now_ns) {
-  for (struct deadline *first; (first = deadline_first(&rpc->deadlines)) && first->at_ns <= now_ns;) {
+  for (struct deadline *first;
+       (first = deadline_first(&rpc->deadlines)) && first->at_ns <= now_ns;) {
     struct call *call = call_of(first);
-    const char *text = call->state == CALL_HANDLING ? "deadline passed before the answer was ready"
-                                                    : "deadline passed before the message was complete";
-    if (call->state == CALL_HANDLING)
-      call_cancel(call);
+    const char *text = call->state == CALL_HANDLING
+                           ? "deadline passed before the answer was ready"
+                           : "deadline passed before the message was complete";
+    if (call->state == CALL_HANDLING) call_cancel(call);
     h2_call_fail(call, STATUS_DEADLINE_EXCEEDED, text);
   }
 }

@@ -1,14 +1,17 @@
-// One loop's share of the gRPC layer: call table, deadlines, method table, slab pool and byte budgets. Sans-I/O: net/ feeds
-// bytes and time in (rpc/h2.h) and writes what comes out. Loop thread only, all of it.
+// One loop's share of the gRPC layer: call table, deadlines, method table, slab pool and byte
+// budgets. Sans-I/O: net/ feeds bytes and time in (rpc/h2.h) and writes what comes out. Loop thread
+// only, all of it.
 #ifndef RPC_RPC_H
 #define RPC_RPC_H
 
 #include "base/clock.h"
 #include "rpc/call.h"
 
-// Run-time limits; same names as the keys' fields in conf/keys.def, so that messages can name the key.
+// Run-time limits; same names as the keys' fields in conf/keys.def, so that messages can name the
+// key.
 struct rpc_limits {
-  int64_t max_message_bytes, max_connections, max_calls, connection_bytes, total_bytes, header_bytes;
+  int64_t max_message_bytes, max_connections, max_calls, connection_bytes, total_bytes,
+      header_bytes;
   int64_t handshake_timeout_ms, idle_timeout_ms, stream_window_bytes, connection_window_bytes;
 };
 
@@ -34,9 +37,11 @@ struct rpc_options {
   void *(*host_alloc)(void *arg, size_t bytes);
   void (*host_free)(void *arg, void *memory, size_t bytes);
   void *host_arg;
-  void (*dirty)(void *owner); // connection `owner` (h2_open) has something to send; called often, must be cheap
+  void (*dirty)(void *owner); // connection `owner` (h2_open) has something to send; called often,
+                              // must be cheap
 };
-MUST_USE enum status rpc_open(const struct rpc_options *options, struct rpc **out, struct error *err);
+MUST_USE enum status rpc_open(const struct rpc_options *options, struct rpc **out,
+                              struct error *err);
 void rpc_close(struct rpc *rpc); // every connection must be closed, every slab put back
 // Answer DEADLINE_EXCEEDED to every call whose deadline is at or before `now_ns`.
 void rpc_expire(struct rpc *rpc, int64_t now_ns);

@@ -1,5 +1,5 @@
-// gRPC's rules as functions of bytes: framer, grpc-timeout, grpc-message, content-type. First byte: options; then pieces.
-// links: fw_rpc fw_base
+// gRPC's rules as functions of bytes: framer, grpc-timeout, grpc-message, content-type. First byte:
+// options; then pieces. links: fw_rpc fw_base
 #include "base/log.h"
 #include "rpc/grpc.h"
 #include <stdlib.h>
@@ -7,8 +7,7 @@
 
 static void try_texts(const uint8_t *data, size_t size) {
   int64_t timeout_ns = -1;
-  if (grpc_timeout_parse(data, size, &timeout_ns))
-    FW_ASSERT(timeout_ns >= 0);
+  if (grpc_timeout_parse(data, size, &timeout_ns)) FW_ASSERT(timeout_ns >= 0);
   (void)grpc_content_type_ok(data, size);
   char text[2048];
   size_t bytes = size < sizeof text - 1 ? size : sizeof text - 1;
@@ -22,8 +21,7 @@ static void try_texts(const uint8_t *data, size_t size) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  if (size < 1)
-    return 0;
+  if (size < 1) return 0;
   uint8_t options = data[0];
   data++, size--;
   try_texts(data, size);
@@ -36,8 +34,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   enum status status = STATUS_OK;
   size_t fed = 0, piece = (size_t)(options >> 1) + 1;
   for (; fed < size && status == STATUS_OK; fed += piece < size - fed ? piece : size - fed)
-    status = grpc_framer_feed(&framer, &room, options & 1 ? GRPC_UNSUPPORTED : GRPC_IDENTITY, data + fed,
-                              piece < size - fed ? piece : size - fed, &err);
+    status = grpc_framer_feed(&framer, &room, options & 1 ? GRPC_UNSUPPORTED : GRPC_IDENTITY,
+                              data + fed, piece < size - fed ? piece : size - fed, &err);
   if (status == STATUS_OK && grpc_framer_end(&framer, &err) == STATUS_OK) {
     FW_ASSERT(framer.filled + GRPC_PREFIX_BYTES == size && framer.declared == framer.filled);
     FW_ASSERT(memcmp(framer.slab->data, data + GRPC_PREFIX_BYTES, framer.filled) == 0);

@@ -1,6 +1,6 @@
-// A whole connection fed with bytes: first byte: options (piece size, preface given or not, slow socket); then what a client
-// sends. links beyond rpc: none, since the connection does no input or output of its own.
-// links: fw_rpc fw_obs fw_base
+// A whole connection fed with bytes: first byte: options (piece size, preface given or not, slow
+// socket); then what a client sends. links beyond rpc: none, since the connection does no input or
+// output of its own. links: fw_rpc fw_obs fw_base
 #include "base/log.h"
 #include "rpc/h2.h"
 #include "rpc/method.h"
@@ -23,11 +23,13 @@ static void payload_done(void *arg) {
 
 static void handle_echo(struct call *call, void *arg) {
   struct fuzz_app *app = arg;
-  struct slice message = call_message(call); // the slab stays the call's: the payload must be static
+  struct slice message =
+      call_message(call); // the slab stays the call's: the payload must be static
   static const uint8_t payload[3000];
   const struct slice slices[2] = {{payload, message.bytes % sizeof payload}, {payload, 700}};
   app->n_owed++;
-  call_reply(call, message.data, message.bytes < 100 ? message.bytes : 100, slices, 2, payload_done, app);
+  call_reply(call, message.data, message.bytes < 100 ? message.bytes : 100, slices, 2, payload_done,
+             app);
 }
 
 static void handle_keep(struct call *call, void *arg) {
@@ -40,7 +42,8 @@ static void handle_fail(struct call *call, void *arg) {
   call_fail(call, STATUS_INVALID_ARGUMENT, "no \xFF good\n");
 }
 
-static const struct method methods[] = {{"/t.T/Echo", handle_echo}, {"/t.T/Keep", handle_keep}, {"/t.T/Fail", handle_fail}};
+static const struct method methods[] = {
+    {"/t.T/Echo", handle_echo}, {"/t.T/Keep", handle_keep}, {"/t.T/Fail", handle_fail}};
 
 static void drain_output(struct h2 *h2, bool slow) {
   struct iovec iov[8];
@@ -49,17 +52,16 @@ static void drain_output(struct h2 *h2, bool slow) {
     size_t bytes = 0;
     for (int i = 0; i < n; i++)
       bytes += iov[i].iov_len;
-    if (n == 0)
-      return;
+    if (n == 0) return;
     h2_sent(h2, slow ? (bytes + 1) / 2 : bytes);
   }
 }
 
-static void feed_all(struct rpc *rpc, struct h2 *h2, struct fuzz_app *app, const uint8_t *data, size_t size, uint8_t options) {
+static void feed_all(struct rpc *rpc, struct h2 *h2, struct fuzz_app *app, const uint8_t *data,
+                     size_t size, uint8_t options) {
   static const uint8_t preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
   int64_t now_ns = 1000 * NS_PER_S;
-  if (options & 1)
-    h2_feed(h2, preface, 33, now_ns);
+  if (options & 1) h2_feed(h2, preface, 33, now_ns);
   size_t piece = options & 2 ? (size_t)(options >> 4) + 1 : size;
   for (size_t at = 0; at < size && h2_want_read(h2); at += piece < size - at ? piece : size - at) {
     now_ns += NS_PER_MS;
@@ -67,26 +69,30 @@ static void feed_all(struct rpc *rpc, struct h2 *h2, struct fuzz_app *app, const
     drain_output(h2, options & 4);
     rpc_expire(rpc, now_ns);
     struct call *call = app->n_kept ? call_find(rpc, app->kept[(app->n_kept - 1) % 64]) : NULL;
-    if (call && at % 2)
-      handle_echo(call, app);
+    if (call && at % 2) handle_echo(call, app);
   }
-  if (options & 8)
-    h2_drain(h2, now_ns);
+  if (options & 8) h2_drain(h2, now_ns);
   h2_tick(h2, now_ns + 20 * NS_PER_S);
   drain_output(h2, options & 4);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  if (size < 1)
-    return 0;
+  if (size < 1) return 0;
   struct fuzz_app app = {0};
   struct budget budget = {.limit_bytes = 4 << 20};
-  const struct rpc_limits limits = {.max_message_bytes = 1 << 20, .max_calls = 100, .connection_bytes = 2 << 20,
-                                    .total_bytes = 4 << 20, .header_bytes = 4096, .handshake_timeout_ms = 1000,
-                                    .idle_timeout_ms = 5000, .stream_window_bytes = 65535, .connection_window_bytes = 65535};
+  const struct rpc_limits limits = {.max_message_bytes = 1 << 20,
+                                    .max_calls = 100,
+                                    .connection_bytes = 2 << 20,
+                                    .total_bytes = 4 << 20,
+                                    .header_bytes = 4096,
+                                    .handshake_timeout_ms = 1000,
+                                    .idle_timeout_ms = 5000,
+                                    .stream_window_bytes = 65535,
+                                    .connection_window_bytes = 65535};
   struct method_table *table = NULL;
   FW_ASSERT(method_table_open(methods, 3, &table, NULL) == STATUS_OK);
-  const struct rpc_options options = {.limits = &limits, .methods = table, .app = &app, .total = &budget, .dirty = ignore_dirty};
+  const struct rpc_options options = {
+      .limits = &limits, .methods = table, .app = &app, .total = &budget, .dirty = ignore_dirty};
   struct rpc *rpc = NULL;
   struct h2 *h2 = NULL;
   FW_ASSERT(rpc_open(&options, &rpc, NULL) == STATUS_OK);

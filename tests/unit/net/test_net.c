@@ -6,8 +6,8 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
-#include <stdatomic.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -54,8 +54,7 @@ static void on_cancel(void *arg) {
 static void handle_keep(struct call *call, void *arg) {
   struct app *app = arg;
   pthread_mutex_lock(&app->lock);
-  if (app->n_kept < MAX_KEPT)
-    app->kept[app->n_kept++] = call_ref_of(call);
+  if (app->n_kept < MAX_KEPT) app->kept[app->n_kept++] = call_ref_of(call);
   pthread_mutex_unlock(&app->lock);
   call_on_cancel(call, on_cancel, app);
 }
@@ -65,11 +64,9 @@ static void reap(struct rpc *rpc, int loop, void *arg) {
   pthread_mutex_lock(&app->lock);
   app->n_reaped++;
   for (int i = 0; app->release && i < app->n_kept; i++) {
-    if (app->kept[i].loop != loop)
-      continue;
+    if (app->kept[i].loop != loop) continue;
     struct call *call = call_find(rpc, app->kept[i]);
-    if (call)
-      call_reply(call, "late", 4, NULL, 0, NULL, NULL);
+    if (call) call_reply(call, "late", 4, NULL, 0, NULL, NULL);
   }
   pthread_mutex_unlock(&app->lock);
 }
@@ -77,8 +74,7 @@ static void reap(struct rpc *rpc, int loop, void *arg) {
 static size_t metrics(char *out, size_t out_bytes, void *arg) {
   (void)arg;
   size_t bytes = 200000; // more than the first buffer
-  if (bytes <= out_bytes)
-    memset(out, 'm', bytes);
+  if (bytes <= out_bytes) memset(out, 'm', bytes);
   return bytes;
 }
 
@@ -95,9 +91,15 @@ static struct app *start(int n_loops, int max_connections, const char *admin) {
       .listen = "127.0.0.1:0",
       .admin = admin,
       .n_loops = n_loops,
-      .limits = {.max_message_bytes = 1 << 20, .max_connections = max_connections, .max_calls = 100,
-                 .connection_bytes = 4 << 20, .total_bytes = 16 << 20, .header_bytes = 8192,
-                 .handshake_timeout_ms = 10000, .stream_window_bytes = 1 << 20, .connection_window_bytes = 1 << 20},
+      .limits = {.max_message_bytes = 1 << 20,
+                 .max_connections = max_connections,
+                 .max_calls = 100,
+                 .connection_bytes = 4 << 20,
+                 .total_bytes = 16 << 20,
+                 .header_bytes = 8192,
+                 .handshake_timeout_ms = 10000,
+                 .stream_window_bytes = 1 << 20,
+                 .connection_window_bytes = 1 << 20},
       .methods = methods,
       .n_methods = 2,
       .app = app,
@@ -123,17 +125,20 @@ static int stop(struct app *app, int64_t drain_ms) {
 
 static int connect_to(int port) {
   int fd = socket(AF_INET, SOCK_STREAM, 0);
-  struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  struct sockaddr_in to = {.sin_family = AF_INET,
+                           .sin_port = htons((uint16_t)port),
+                           .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   struct timeval patience = {.tv_sec = 20};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
-    return fd;
+  if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) return fd;
   close(fd);
   return -1;
 }
 
-static size_t put_frame(uint8_t *out, uint8_t type, uint8_t flags, uint32_t stream, const void *payload, size_t bytes) {
-  uint8_t head[9] = {0, (uint8_t)(bytes >> 8), (uint8_t)bytes, type, flags, 0, 0, (uint8_t)(stream >> 8), (uint8_t)stream};
+static size_t put_frame(uint8_t *out, uint8_t type, uint8_t flags, uint32_t stream,
+                        const void *payload, size_t bytes) {
+  uint8_t head[9] = {0, (uint8_t)(bytes >> 8),  (uint8_t)bytes, type, flags, 0,
+                     0, (uint8_t)(stream >> 8), (uint8_t)stream};
   memcpy(out, head, 9);
   memcpy(out + 9, payload, bytes);
   return bytes + 9;
@@ -161,8 +166,7 @@ static void send_call(int fd, uint32_t stream, const char *path, const char *tim
   n += put_field(block + n, ":authority", "x");
   n += put_field(block + n, ":path", path);
   n += put_field(block + n, "content-type", "application/grpc");
-  if (timeout)
-    n += put_field(block + n, "grpc-timeout", timeout);
+  if (timeout) n += put_field(block + n, "grpc-timeout", timeout);
   size_t bytes = put_frame(out, 1, 4, stream, block, n);
   bytes += put_frame(out + bytes, 0, 1, stream, "\0\0\0\0\5hello", 10);
   assert_int_equal(write(fd, out, bytes), bytes);
@@ -171,8 +175,7 @@ static void send_call(int fd, uint32_t stream, const char *path, const char *tim
 static bool read_exactly(int fd, uint8_t *out, size_t bytes) {
   for (size_t at = 0; at < bytes;) {
     ssize_t n = read(fd, out + at, bytes - at);
-    if (n <= 0)
-      return false;
+    if (n <= 0) return false;
     at += (size_t)n;
   }
   return true;
@@ -187,15 +190,13 @@ struct frame {
 // False: EOF. Answers PING by itself.
 static bool next_frame(int fd, struct frame *frame) {
   uint8_t head[9];
-  if (!read_exactly(fd, head, 9))
-    return false;
+  if (!read_exactly(fd, head, 9)) return false;
   frame->bytes = (uint32_t)head[0] << 16 | (uint32_t)head[1] << 8 | head[2];
   frame->type = head[3];
   frame->flags = head[4];
   frame->stream = (uint32_t)head[7] << 8 | head[8];
   assert_true(frame->bytes <= sizeof frame->payload);
-  if (!read_exactly(fd, frame->payload, frame->bytes))
-    return false;
+  if (!read_exactly(fd, frame->payload, frame->bytes)) return false;
   if (frame->type == 6 && !(frame->flags & 1)) {
     uint8_t out[32];
     size_t bytes = put_frame(out, 6, 1, 0, frame->payload, 8);
@@ -209,14 +210,12 @@ static int read_answer(int fd, uint32_t stream, uint8_t *out) {
   static struct frame frame;
   int bytes = 0;
   while (next_frame(fd, &frame)) {
-    if (frame.stream != stream)
-      continue;
+    if (frame.stream != stream) continue;
     if (frame.type == 0) {
       memcpy(out + bytes, frame.payload, frame.bytes);
       bytes += (int)frame.bytes;
     }
-    if (frame.type == 1 && frame.flags & 1)
-      return bytes;
+    if (frame.type == 1 && frame.flags & 1) return bytes;
   }
   return -1;
 }
@@ -233,8 +232,7 @@ static void wait_kept(struct app *app, int n) {
     pthread_mutex_lock(&app->lock);
     int kept = app->n_kept;
     pthread_mutex_unlock(&app->lock);
-    if (kept >= n)
-      return;
+    if (kept >= n) return;
     usleep(5000);
   }
   fail_msg("the handler never saw call %d", n);
@@ -340,7 +338,8 @@ static void connections_over_the_limit_are_refused(void **state) {
 static void drain_finishes_the_running_call_and_then_closes(void **state) {
   (void)state;
   struct app *app = start(2, 100, NULL);
-  int port = net_port(app->net), busy = connect_to(port), idle = connect_to(port), silent = connect_to(port);
+  int port = net_port(app->net), busy = connect_to(port), idle = connect_to(port),
+      silent = connect_to(port);
   send_preface(busy);
   send_preface(idle);
   expect_echo(idle, 1);
@@ -392,7 +391,8 @@ static void drain_is_bounded_and_counts_what_it_cut_off(void **state) {
 
 static void open_without_start_closes_cleanly(void **state) {
   (void)state;
-  struct net_options options = {.listen = "127.0.0.1:0", .n_loops = 2, .limits = {.total_bytes = 1 << 20}};
+  struct net_options options = {
+      .listen = "127.0.0.1:0", .n_loops = 2, .limits = {.total_bytes = 1 << 20}};
   struct error err = {0};
   struct net *net;
   assert_int_equal(net_open(&options, &net, &err), STATUS_OK);
@@ -402,8 +402,17 @@ static void open_without_start_closes_cleanly(void **state) {
 
 static void address_errors_name_the_address(void **state) {
   (void)state;
-  static const char *const bad[] = {"", "8001", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536",
-                                    "127.0.0.1:-1", "::1:80", "[::1]", "[]:1", "127.0.0.1:80 "};
+  static const char *const bad[] = {"",
+                                    "8001",
+                                    "127.0.0.1",
+                                    "127.0.0.1:",
+                                    "127.0.0.1:x",
+                                    "127.0.0.1:65536",
+                                    "127.0.0.1:-1",
+                                    "::1:80",
+                                    "[::1]",
+                                    "[]:1",
+                                    "127.0.0.1:80 "};
   struct error err;
   int fd, port;
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -450,8 +459,9 @@ static void admin_port_serves_health_and_metrics(void **state) {
   assert_true(strlen(out) > 200000);
   assert_non_null(strstr(out, "version=0.0.4"));
   assert_int_equal(http_get(port, GET("/other"), out, sizeof out), 404);
-  assert_int_equal(http_get(port, "POST /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc",
-                            out, sizeof out), 405);
+  static const char post[] = "POST /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                             "Content-Length: 3\r\n\r\nabc";
+  assert_int_equal(http_get(port, post, out, sizeof out), 405);
   stop(app, 5000);
 }
 

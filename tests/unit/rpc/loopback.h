@@ -1,4 +1,5 @@
-// A server connection and an nghttp2 client joined in memory: no socket, no thread, a clock of our own.
+// A server connection and an nghttp2 client joined in memory: no socket, no thread, a clock of our
+// own.
 #ifndef UNIT_RPC_LOOPBACK_H
 #define UNIT_RPC_LOOPBACK_H
 
@@ -47,8 +48,8 @@ struct loopback {
   struct call_ref kept[MAX_STREAMS];
   int n_kept;
   struct slab *slabs[MAX_STREAMS];
-  bool no_client; // raw bytes only: what the server says is not shown to the nghttp2 client
-  bool no_credit; // the client opens no windows by itself
+  bool no_client;        // raw bytes only: what the server says is not shown to the nghttp2 client
+  bool no_credit;        // the client opens no windows by itself
   uint8_t frame[9 + 64]; // what pump_out has of the frame that it is in
   size_t frame_have, frame_left;
 };
@@ -73,7 +74,9 @@ static void echo_reply(struct call *call, struct loopback *loop) {
   struct echo_done *done = malloc(sizeof *done);
   *done = (struct echo_done){loop, call_pool(call), call_take_message(call)};
   size_t head = message.bytes < 10 ? message.bytes : 10, half = (message.bytes - head) / 2;
-  struct slice payload[3] = {{message.data + head, half}, {NULL, 0}, {message.data + head + half, message.bytes - head - half}};
+  struct slice payload[3] = {{message.data + head, half},
+                             {NULL, 0},
+                             {message.data + head + half, message.bytes - head - half}};
   call_reply(call, message.data, head, payload, 3, on_done, done);
 }
 
@@ -105,8 +108,7 @@ static const struct method loopback_methods[] = {
 
 static inline void answer_kept(struct loopback *loop, int index) {
   struct call *call = call_find(loop->rpc, loop->kept[index]);
-  if (call)
-    echo_reply(call, loop);
+  if (call) echo_reply(call, loop);
 }
 
 // ---- client ----
@@ -120,8 +122,9 @@ static void copy_text(char *out, size_t out_bytes, const uint8_t *value, size_t 
   snprintf(out, out_bytes, "%.*s", (int)bytes, (const char *)value);
 }
 
-static int client_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_bytes,
-                         const uint8_t *value, size_t bytes, uint8_t flags, void *arg) {
+static int client_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                         size_t name_bytes, const uint8_t *value, size_t bytes, uint8_t flags,
+                         void *arg) {
   (void)session, (void)flags;
   struct seen *seen = seen_of(arg, frame->hd.stream_id);
   char text[32];
@@ -139,13 +142,12 @@ static int client_header(nghttp2_session *session, const nghttp2_frame *frame, c
   return 0;
 }
 
-static int client_data(nghttp2_session *session, uint8_t flags, int32_t stream_id, const uint8_t *data, size_t bytes,
-                       void *arg) {
+static int client_data(nghttp2_session *session, uint8_t flags, int32_t stream_id,
+                       const uint8_t *data, size_t bytes, void *arg) {
   (void)flags;
   struct seen *seen = seen_of(arg, stream_id);
   seen->data = realloc(seen->data, seen->bytes + bytes);
-  if (bytes)
-    memcpy(seen->data + seen->bytes, data, bytes);
+  if (bytes) memcpy(seen->data + seen->bytes, data, bytes);
   seen->bytes += bytes;
   if (!((struct loopback *)arg)->no_credit)
     assert_int_equal(nghttp2_session_consume(session, stream_id, bytes), 0);
@@ -173,19 +175,16 @@ static int client_close(nghttp2_session *session, int32_t stream_id, uint32_t co
   return 0;
 }
 
-static ssize_t client_read(nghttp2_session *session, int32_t stream_id, uint8_t *buffer, size_t length, uint32_t *flags,
-                           nghttp2_data_source *source, void *arg) {
+static ssize_t client_read(nghttp2_session *session, int32_t stream_id, uint8_t *buffer,
+                           size_t length, uint32_t *flags, nghttp2_data_source *source, void *arg) {
   (void)session, (void)stream_id, (void)arg;
   struct upload *upload = source->ptr;
   size_t take = upload->bytes - upload->at;
   take = take < length ? take : length;
-  if (take == 0 && upload->stay_open)
-    return NGHTTP2_ERR_DEFERRED;
-  if (take)
-    memcpy(buffer, upload->data + upload->at, take);
+  if (take == 0 && upload->stay_open) return NGHTTP2_ERR_DEFERRED;
+  if (take) memcpy(buffer, upload->data + upload->at, take);
   upload->at += take;
-  if (upload->at == upload->bytes && !upload->stay_open)
-    *flags |= NGHTTP2_DATA_FLAG_EOF;
+  if (upload->at == upload->bytes && !upload->stay_open) *flags |= NGHTTP2_DATA_FLAG_EOF;
   return (ssize_t)take;
 }
 
@@ -206,13 +205,20 @@ static void open_client(struct loopback *loop) {
   assert_int_equal(nghttp2_session_client_new2(&loop->client, callbacks, loop, option), 0);
   nghttp2_option_del(option);
   nghttp2_session_callbacks_del(callbacks);
-  assert_int_equal(nghttp2_submit_settings(loop->client, NGHTTP2_FLAG_NONE, NULL, 0), 0); // the preface's second half
+  assert_int_equal(nghttp2_submit_settings(loop->client, NGHTTP2_FLAG_NONE, NULL, 0),
+                   0); // the preface's second half
 }
 
 static inline struct rpc_limits loopback_limits(void) {
-  return (struct rpc_limits){.max_message_bytes = 4 << 20, .max_connections = 10, .max_calls = 1000,
-                             .connection_bytes = 16 << 20, .total_bytes = 64 << 20, .header_bytes = 8192,
-                             .handshake_timeout_ms = 1000, .idle_timeout_ms = 0, .stream_window_bytes = 256 << 10,
+  return (struct rpc_limits){.max_message_bytes = 4 << 20,
+                             .max_connections = 10,
+                             .max_calls = 1000,
+                             .connection_bytes = 16 << 20,
+                             .total_bytes = 64 << 20,
+                             .header_bytes = 8192,
+                             .handshake_timeout_ms = 1000,
+                             .idle_timeout_ms = 0,
+                             .stream_window_bytes = 256 << 10,
                              .connection_window_bytes = 1 << 20};
 }
 
@@ -224,7 +230,10 @@ static inline struct loopback *loopback_open(const struct rpc_limits *limits) {
   for (int i = 0; i < MAX_STREAMS; i++)
     loop->seen[i].grpc_status = -1;
   assert_int_equal(method_table_open(loopback_methods, 3, &loop->methods, NULL), STATUS_OK);
-  struct rpc_options options = {.limits = &loop->limits, .methods = loop->methods, .app = loop, .total = &loop->total,
+  struct rpc_options options = {.limits = &loop->limits,
+                                .methods = loop->methods,
+                                .app = loop,
+                                .total = &loop->total,
                                 .dirty = mark_dirty};
   assert_int_equal(rpc_open(&options, &loop->rpc, NULL), STATUS_OK);
   assert_int_equal(h2_open(loop->rpc, loop, T0, &loop->h2), STATUS_OK);
@@ -247,7 +256,8 @@ static inline void loopback_close(struct loopback *loop) {
 static inline void feed_raw(struct loopback *loop, const void *data, size_t bytes) {
   size_t chunk = loop->chunk ? loop->chunk : bytes;
   for (size_t at = 0; at < bytes; at += chunk)
-    h2_feed(loop->h2, (const uint8_t *)data + at, chunk < bytes - at ? chunk : bytes - at, loop->now_ns);
+    h2_feed(loop->h2, (const uint8_t *)data + at, chunk < bytes - at ? chunk : bytes - at,
+            loop->now_ns);
 }
 
 static uint32_t big_endian(const uint8_t *at) {
@@ -271,13 +281,12 @@ static void frame_out(struct loopback *loop) {
 
 static void watch_out(struct loopback *loop, const uint8_t *data, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) {
-    if (loop->frame_have < sizeof loop->frame)
-      loop->frame[loop->frame_have] = data[i];
+    if (loop->frame_have < sizeof loop->frame) loop->frame[loop->frame_have] = data[i];
     loop->frame_have++;
-    if (loop->frame_have == 9)
-      loop->frame_left = (big_endian(loop->frame) >> 8) + 1;
+    if (loop->frame_have == 9) loop->frame_left = (big_endian(loop->frame) >> 8) + 1;
     if (loop->frame_have >= 9 && --loop->frame_left == 0) {
-      loop->frame_have = loop->frame_have < sizeof loop->frame ? loop->frame_have : sizeof loop->frame;
+      loop->frame_have =
+          loop->frame_have < sizeof loop->frame ? loop->frame_have : sizeof loop->frame;
       frame_out(loop);
       loop->frame_have = 0;
     }
@@ -294,7 +303,8 @@ static inline size_t pump_out(struct loopback *loop) {
     for (int i = 0; i < n; i++) {
       watch_out(loop, iov[i].iov_base, iov[i].iov_len);
       if (!loop->no_client)
-        assert_int_equal(nghttp2_session_mem_recv(loop->client, iov[i].iov_base, iov[i].iov_len), iov[i].iov_len);
+        assert_int_equal(nghttp2_session_mem_recv(loop->client, iov[i].iov_base, iov[i].iov_len),
+                         iov[i].iov_len);
       bytes += iov[i].iov_len;
     }
     h2_sent(loop->h2, bytes);
@@ -319,8 +329,11 @@ static inline void pump(struct loopback *loop) {
   }
 }
 
-#define NV(name, value)                                                                                                \
-  { (uint8_t *)(uintptr_t)(name), (uint8_t *)(uintptr_t)(value), strlen(name), strlen(value), NGHTTP2_NV_FLAG_NONE }
+#define NV(name, value)                                                                            \
+  {                                                                                                \
+    (uint8_t *)(uintptr_t)(name), (uint8_t *)(uintptr_t)(value), strlen(name), strlen(value),      \
+        NGHTTP2_NV_FLAG_NONE                                                                       \
+  }
 
 struct request {
   const char *path, *method, *type, *extra_name, *extra_value;
@@ -336,13 +349,15 @@ static inline int32_t request_send(struct loopback *loop, const struct request *
                          NV(":authority", "x"),
                          NV("te", "trailers"),
                          NV("content-type", request->type ? request->type : "application/grpc"),
-                         NV(request->extra_name ? request->extra_name : "x", request->extra_value ? request->extra_value : "")};
+                         NV(request->extra_name ? request->extra_name : "x",
+                            request->extra_value ? request->extra_value : "")};
   int32_t next = (int32_t)nghttp2_session_get_next_stream_id(loop->client);
   assert_in_range(next / 2, 0, MAX_STREAMS - 1);
   struct upload *upload = &loop->uploads[next / 2];
   *upload = (struct upload){request->body, request->bytes, 0, request->stay_open};
   nghttp2_data_provider provider = {.source.ptr = upload, .read_callback = client_read};
-  int32_t id = nghttp2_submit_request(loop->client, NULL, fields, 7, request->headers_only ? NULL : &provider, NULL);
+  int32_t id = nghttp2_submit_request(loop->client, NULL, fields, 7,
+                                      request->headers_only ? NULL : &provider, NULL);
   assert_int_equal(id, next);
   return id;
 }
@@ -374,7 +389,8 @@ static inline void expect_fail(struct loopback *loop, int32_t id, int grpc_statu
   assert_true(seen->closed);
 }
 
-static inline void expect_echo(struct loopback *loop, int32_t id, const uint8_t *message, size_t bytes) {
+static inline void expect_echo(struct loopback *loop, int32_t id, const uint8_t *message,
+                               size_t bytes) {
   struct seen *seen = seen_of(loop, id);
   assert_int_equal(seen->status, 200);
   assert_int_equal(seen->grpc_status, 0);

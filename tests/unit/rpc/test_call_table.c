@@ -1,6 +1,6 @@
-#include "rpc/call_table.h"
 #include "base/clock.h"
 #include "cmocka_all.h"
+#include "rpc/call_table.h"
 
 static struct call_table table;
 

@@ -1,6 +1,6 @@
-#include "rpc/grpc.h"
 #include "base/clock.h"
 #include "cmocka_all.h"
+#include "rpc/grpc.h"
 
 // ---- headers ----
 
@@ -29,8 +29,14 @@ static void timeout_knows_every_unit(void **state) {
   static const struct {
     const char *text;
     int64_t ns;
-  } cases[] = {{"1H", 3600 * NS_PER_S}, {"2M", 120 * NS_PER_S}, {"1S", NS_PER_S}, {"250m", 250 * NS_PER_MS},
-               {"7u", 7000},            {"99999999n", 99999999}, {"0n", 0},       {"00000001S", NS_PER_S}};
+  } cases[] = {{"1H", 3600 * NS_PER_S},
+               {"2M", 120 * NS_PER_S},
+               {"1S", NS_PER_S},
+               {"250m", 250 * NS_PER_MS},
+               {"7u", 7000},
+               {"99999999n", 99999999},
+               {"0n", 0},
+               {"00000001S", NS_PER_S}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     int64_t ns = -1;
     assert_true(timeout_of(cases[i].text, &ns));
@@ -47,11 +53,11 @@ static void timeout_of_99999999_hours_saturates(void **state) {
 
 static void timeout_refuses_what_the_protocol_does_not_allow(void **state) {
   (void)state;
-  static const char *const cases[] = {"", "S", "1", "abc", "-1S", "1.5S", "123456789S", "1s", "1S ", " 1S", "1SS", "+1S"};
+  static const char *const cases[] = {"",           "S",  "1",   "abc", "-1S", "1.5S",
+                                      "123456789S", "1s", "1S ", " 1S", "1SS", "+1S"};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     int64_t ns;
-    if (timeout_of(cases[i], &ns))
-      fail_msg("'%s' was accepted", cases[i]);
+    if (timeout_of(cases[i], &ns)) fail_msg("'%s' was accepted", cases[i]);
   }
 }
 
@@ -87,10 +93,10 @@ static void message_replaces_bytes_that_are_not_utf8(void **state) {
   (void)state;
   check_message("\xFF", "%EF%BF%BD");
   check_message("a\x80z", "a%EF%BF%BDz");
-  check_message("\xC0\xAF", "%EF%BF%BD%EF%BF%BD");                // overlong
-  check_message("\xED\xA0\x80", "%EF%BF%BD%EF%BF%BD%EF%BF%BD");  // surrogate
+  check_message("\xC0\xAF", "%EF%BF%BD%EF%BF%BD");                           // overlong
+  check_message("\xED\xA0\x80", "%EF%BF%BD%EF%BF%BD%EF%BF%BD");              // surrogate
   check_message("\xF4\x90\x80\x80", "%EF%BF%BD%EF%BF%BD%EF%BF%BD%EF%BF%BD"); // > U+10FFFF
-  check_message("\xE2\x82", "%EF%BF%BD%EF%BF%BD");                // cut at the end
+  check_message("\xE2\x82", "%EF%BF%BD%EF%BF%BD");                           // cut at the end
 }
 
 static void message_is_cut_between_characters(void **state) {
@@ -121,9 +127,13 @@ struct rig {
 static int rig_up(void **state) {
   struct rig *rig = calloc(1, sizeof *rig);
   rig->budget.limit_bytes = 64 << 20;
-  struct slab_pool_options options = {.max_slab_bytes = 32 << 20, .keep_bytes = 1 << 20, .budget = &rig->budget};
+  struct slab_pool_options options = {
+      .max_slab_bytes = 32 << 20, .keep_bytes = 1 << 20, .budget = &rig->budget};
   assert_int_equal(slab_pool_open(&options, &rig->pool), STATUS_OK);
-  rig->room = (struct grpc_room){.pool = rig->pool, .max_message_bytes = 4 << 20, .connection_bytes = 8 << 20, .ahead_limit = 1 << 20};
+  rig->room = (struct grpc_room){.pool = rig->pool,
+                                 .max_message_bytes = 4 << 20,
+                                 .connection_bytes = 8 << 20,
+                                 .ahead_limit = 1 << 20};
   *state = rig;
   return 0;
 }
@@ -155,11 +165,9 @@ static void message_survives_every_split(void **state) {
   for (unsigned cuts = 0; cuts < 1024; cuts++) {
     size_t from = 0;
     for (size_t at = 1; at <= sizeof bytes; at++) {
-      if (at < sizeof bytes && !(cuts >> (at - 1) & 1))
-        continue;
+      if (at < sizeof bytes && !(cuts >> (at - 1) & 1)) continue;
       assert_int_equal(feed(rig, bytes + from, at - from), STATUS_OK);
-      if (at < sizeof bytes)
-        assert_int_not_equal(grpc_framer_end(&rig->framer, NULL), STATUS_OK);
+      if (at < sizeof bytes) assert_int_not_equal(grpc_framer_end(&rig->framer, NULL), STATUS_OK);
       from = at;
     }
     assert_int_equal(grpc_framer_end(&rig->framer, NULL), STATUS_OK);
@@ -205,13 +213,13 @@ static void flags_are_checked_before_anything_else(void **state) {
   again(rig);
   assert_int_equal(feed(rig, "\2\0\0\0\1x", 6), STATUS_INTERNAL);
   again(rig);
-  assert_int_equal(
-      grpc_framer_feed(&rig->framer, &rig->room, GRPC_UNSUPPORTED, (const uint8_t *)"\1\0\0\0\1x", 6, &rig->err),
-      STATUS_UNIMPLEMENTED);
+  assert_int_equal(grpc_framer_feed(&rig->framer, &rig->room, GRPC_UNSUPPORTED,
+                                    (const uint8_t *)"\1\0\0\0\1x", 6, &rig->err),
+                   STATUS_UNIMPLEMENTED);
   again(rig);
-  assert_int_equal(
-      grpc_framer_feed(&rig->framer, &rig->room, GRPC_UNSUPPORTED, (const uint8_t *)"\0\0\0\0\1x", 6, &rig->err),
-      STATUS_OK);
+  assert_int_equal(grpc_framer_feed(&rig->framer, &rig->room, GRPC_UNSUPPORTED,
+                                    (const uint8_t *)"\0\0\0\0\1x", 6, &rig->err),
+                   STATUS_OK);
 }
 
 static void too_large_is_refused_at_once_and_nothing_is_allocated(void **state) {
@@ -230,7 +238,8 @@ static void too_large_is_refused_at_once_and_nothing_is_allocated(void **state) 
 
 static void declared_length_far_ahead_costs_one_small_slab(void **state) {
   struct rig *rig = *state;
-  assert_int_equal(feed(rig, "\0\0\x3F\xFF\xFFz", 6), STATUS_OK); // nearly 4 MiB: further ahead than 1 MiB
+  assert_int_equal(feed(rig, "\0\0\x3F\xFF\xFFz", 6),
+                   STATUS_OK); // nearly 4 MiB: further ahead than 1 MiB
   assert_int_equal(slab_pool_used_bytes(rig->pool), GRPC_SMALL_SLAB_BYTES);
   assert_int_equal(rig->room.held_bytes, 0x3FFFFF);
   assert_int_equal(rig->room.ahead_bytes, GRPC_SMALL_SLAB_BYTES - 1);
@@ -242,7 +251,8 @@ static void message_not_far_ahead_has_its_slab_at_once(void **state) {
   assert_int_equal(rig->framer.slab->capacity_bytes, 1 << 20);
   assert_int_equal(rig->room.ahead_bytes, (1 << 20) - 1);
   struct grpc_framer second = {0}; // and the next one must wait for bytes
-  assert_int_equal(grpc_framer_feed(&second, &rig->room, GRPC_IDENTITY, (const uint8_t *)"\0\0\0\x80\0", 5, NULL),
+  assert_int_equal(grpc_framer_feed(&second, &rig->room, GRPC_IDENTITY,
+                                    (const uint8_t *)"\0\0\0\x80\0", 5, NULL),
                    STATUS_OK);
   assert_int_equal(second.slab->capacity_bytes, GRPC_SMALL_SLAB_BYTES);
   grpc_framer_drop(&second, &rig->room);
@@ -252,7 +262,8 @@ static void declared_lengths_count_against_the_connection(void **state) {
   struct rig *rig = *state;
   struct grpc_framer others[3] = {0};
   for (int i = 0; i < 2; i++)
-    assert_int_equal(grpc_framer_feed(&others[i], &rig->room, GRPC_IDENTITY, (const uint8_t *)"\0\0\x40\0\0", 5, NULL),
+    assert_int_equal(grpc_framer_feed(&others[i], &rig->room, GRPC_IDENTITY,
+                                      (const uint8_t *)"\0\0\x40\0\0", 5, NULL),
                      STATUS_OK);
   assert_int_equal(feed(rig, "\0\0\0\0\1", 5), STATUS_RESOURCE_EXHAUSTED);
   assert_non_null(strstr(rig->err.message, "limits.connection_bytes"));

@@ -1,6 +1,6 @@
-#include "rpc/guard.h"
 #include "base/clock.h"
 #include "cmocka_all.h"
+#include "rpc/guard.h"
 
 #define NOW (100000 * NS_PER_S)
 

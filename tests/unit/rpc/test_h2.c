@@ -19,7 +19,8 @@ static void message_comes_back_in_head_and_slices(void **state) {
   static const size_t sizes[] = {0, 1, 9, 10, 11, 12, 511, 1033, 4096, 16384, 100000};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
     uint8_t *message = message_make(sizes[i]);
-    int32_t id = request_send(loop, &(struct request){.path = "/t.T/Echo", .body = message, .bytes = sizes[i] + 5});
+    int32_t id = request_send(
+        loop, &(struct request){.path = "/t.T/Echo", .body = message, .bytes = sizes[i] + 5});
     pump(loop);
     expect_echo(loop, id, message, sizes[i] + 5);
     assert_int_equal(loop->n_done, i + 1); // exactly once each
@@ -31,7 +32,8 @@ static void input_may_come_byte_by_byte(void **state) {
   struct loopback *loop = *state;
   loop->chunk = 1;
   uint8_t *message = message_make(3000);
-  int32_t id = request_send(loop, &(struct request){.path = "/t.T/Echo", .body = message, .bytes = 3005});
+  int32_t id =
+      request_send(loop, &(struct request){.path = "/t.T/Echo", .body = message, .bytes = 3005});
   pump(loop);
   expect_echo(loop, id, message, 3005);
   free(message);
@@ -43,7 +45,8 @@ static void message_larger_than_every_window_passes(void **state) {
   uint8_t *message = message_make(bytes);
   int32_t ids[3];
   for (int i = 0; i < 3; i++)
-    ids[i] = request_send(loop, &(struct request){.path = "/t.T/Echo", .body = message, .bytes = bytes + 5});
+    ids[i] = request_send(
+        loop, &(struct request){.path = "/t.T/Echo", .body = message, .bytes = bytes + 5});
   pump(loop);
   for (int i = 0; i < 3; i++)
     expect_echo(loop, ids[i], message, bytes + 5);
@@ -122,23 +125,38 @@ static void requests_that_are_not_grpc_never_reach_a_handler(void **state) {
       {{.path = "/t.T/Echo", .method = "GET"}, 405, -1},
       {{.path = "/t.T/Nope"}, 200, STATUS_UNIMPLEMENTED},
       {{.path = "/"}, 200, STATUS_UNIMPLEMENTED},
-      {{.path = "/t.T/Echo", .extra_name = "grpc-timeout", .extra_value = "abc"}, 200, STATUS_INTERNAL},
-      {{.path = "/t.T/Echo", .extra_name = "grpc-timeout", .extra_value = "123456789S"}, 200, STATUS_INTERNAL},
-      {{.path = "/t.T/Echo", .extra_name = "grpc-timeout", .extra_value = "0n"}, 200, STATUS_DEADLINE_EXCEEDED},
+      {{.path = "/t.T/Echo", .extra_name = "grpc-timeout", .extra_value = "abc"},
+       200,
+       STATUS_INTERNAL},
+      {{.path = "/t.T/Echo", .extra_name = "grpc-timeout", .extra_value = "123456789S"},
+       200,
+       STATUS_INTERNAL},
+      {{.path = "/t.T/Echo", .extra_name = "grpc-timeout", .extra_value = "0n"},
+       200,
+       STATUS_DEADLINE_EXCEEDED},
       {{.path = "/t.T/Echo", .headers_only = true}, 200, STATUS_UNIMPLEMENTED},
       {{.path = "/t.T/Echo", .bytes = 0}, 200, STATUS_UNIMPLEMENTED},
       {{.path = "/t.T/Echo", .body = (const uint8_t *)"\0\0\0", .bytes = 3}, 200, STATUS_INTERNAL},
-      {{.path = "/t.T/Echo", .body = (const uint8_t *)"\0\0\0\0\4abc", .bytes = 8}, 200, STATUS_INTERNAL},
-      {{.path = "/t.T/Echo", .body = (const uint8_t *)"\0\0\0\0\1a\0\0\0\0\1b", .bytes = 12}, 200, STATUS_UNIMPLEMENTED},
-      {{.path = "/t.T/Echo", .body = (const uint8_t *)"\1\0\0\0\1a", .bytes = 6}, 200, STATUS_INTERNAL},
-      {{.path = "/t.T/Echo", .body = (const uint8_t *)"\2\0\0\0\1a", .bytes = 6}, 200, STATUS_INTERNAL},
+      {{.path = "/t.T/Echo", .body = (const uint8_t *)"\0\0\0\0\4abc", .bytes = 8},
+       200,
+       STATUS_INTERNAL},
+      {{.path = "/t.T/Echo", .body = (const uint8_t *)"\0\0\0\0\1a\0\0\0\0\1b", .bytes = 12},
+       200,
+       STATUS_UNIMPLEMENTED},
+      {{.path = "/t.T/Echo", .body = (const uint8_t *)"\1\0\0\0\1a", .bytes = 6},
+       200,
+       STATUS_INTERNAL},
+      {{.path = "/t.T/Echo", .body = (const uint8_t *)"\2\0\0\0\1a", .bytes = 6},
+       200,
+       STATUS_INTERNAL},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     int32_t id = request_send(loop, &cases[i].request);
     pump(loop);
     struct seen *seen = seen_of(loop, id);
     if (seen->status != cases[i].http || seen->grpc_status != cases[i].grpc || !seen->closed)
-      fail_msg("case %zu: http %d, grpc %d, closed %d", i, seen->status, seen->grpc_status, seen->closed);
+      fail_msg("case %zu: http %d, grpc %d, closed %d", i, seen->status, seen->grpc_status,
+               seen->closed);
   }
   assert_int_equal(loop->n_handled, 0);
   expect_alive(loop);
@@ -146,8 +164,11 @@ static void requests_that_are_not_grpc_never_reach_a_handler(void **state) {
 
 static void unknown_encoding_matters_only_with_the_flag(void **state) {
   struct loopback *loop = *state;
-  struct request request = {.path = "/t.T/Echo", .extra_name = "grpc-encoding", .extra_value = "snappy",
-                            .body = (const uint8_t *)"\0\0\0\0\1a", .bytes = 6};
+  struct request request = {.path = "/t.T/Echo",
+                            .extra_name = "grpc-encoding",
+                            .extra_value = "snappy",
+                            .body = (const uint8_t *)"\0\0\0\0\1a",
+                            .bytes = 6};
   int32_t id = request_send(loop, &request);
   pump(loop);
   expect_echo(loop, id, request.body, 6);
@@ -161,7 +182,8 @@ static void unknown_encoding_matters_only_with_the_flag(void **state) {
 static void early_answer_ends_in_reset_no_error_and_later_data_is_ignored(void **state) {
   struct loopback *loop = *state;
   uint8_t *message = message_make(600000);
-  struct request request = {.path = "/t.T/Nope", .body = message, .bytes = 600005, .stay_open = true};
+  struct request request = {
+      .path = "/t.T/Nope", .body = message, .bytes = 600005, .stay_open = true};
   int32_t id = request_send(loop, &request);
   pump(loop);
   expect_fail(loop, id, STATUS_UNIMPLEMENTED);
@@ -173,7 +195,10 @@ static void early_answer_ends_in_reset_no_error_and_later_data_is_ignored(void *
 
 static void too_large_message_is_refused_at_its_prefix(void **state) {
   struct loopback *loop = *state;
-  struct request request = {.path = "/t.T/Echo", .body = (const uint8_t *)"\0\xFF\xFF\xFF\xFF", .bytes = 5, .stay_open = true};
+  struct request request = {.path = "/t.T/Echo",
+                            .body = (const uint8_t *)"\0\xFF\xFF\xFF\xFF",
+                            .bytes = 5,
+                            .stay_open = true};
   int32_t id = request_send(loop, &request);
   pump(loop);
   expect_fail(loop, id, STATUS_RESOURCE_EXHAUSTED);
@@ -188,8 +213,11 @@ static void long_header_list_is_answered_and_names_its_limit(void **state) {
   char *value = malloc(10001);
   memset(value, 'v', 10000);
   value[10000] = 0;
-  int32_t id = request_send(loop, &(struct request){.path = "/t.T/Echo", .extra_name = "x-long", .extra_value = value,
-                                                    .body = (const uint8_t *)"\0\0\0\0", .bytes = 5});
+  int32_t id = request_send(loop, &(struct request){.path = "/t.T/Echo",
+                                                    .extra_name = "x-long",
+                                                    .extra_value = value,
+                                                    .body = (const uint8_t *)"\0\0\0\0",
+                                                    .bytes = 5});
   free(value);
   pump(loop);
   expect_fail(loop, id, STATUS_RESOURCE_EXHAUSTED);
@@ -202,8 +230,11 @@ static void long_header_list_is_answered_and_names_its_limit(void **state) {
 
 static int32_t keep_with_timeout(struct loopback *loop, const char *timeout) {
   static const uint8_t hello[] = {0, 0, 0, 0, 5, 'h', 'e', 'l', 'l', 'o'};
-  int32_t id = request_send(loop, &(struct request){.path = "/t.T/Keep", .body = hello, .bytes = sizeof hello,
-                                                    .extra_name = "grpc-timeout", .extra_value = timeout});
+  int32_t id = request_send(loop, &(struct request){.path = "/t.T/Keep",
+                                                    .body = hello,
+                                                    .bytes = sizeof hello,
+                                                    .extra_name = "grpc-timeout",
+                                                    .extra_value = timeout});
   pump(loop);
   return id;
 }
@@ -234,8 +265,12 @@ static void deadline_is_answered_at_its_time_and_only_once(void **state) {
 
 static void deadline_ends_an_upload_that_never_finishes(void **state) {
   struct loopback *loop = *state;
-  struct request request = {.path = "/t.T/Echo", .body = (const uint8_t *)"\0\0\0\1\0half", .bytes = 9, .stay_open = true,
-                            .extra_name = "grpc-timeout", .extra_value = "5m"};
+  struct request request = {.path = "/t.T/Echo",
+                            .body = (const uint8_t *)"\0\0\0\1\0half",
+                            .bytes = 9,
+                            .stay_open = true,
+                            .extra_name = "grpc-timeout",
+                            .extra_value = "5m"};
   int32_t id = request_send(loop, &request);
   pump(loop);
   assert_int_not_equal(rpc_used_bytes(loop->rpc), 0);
@@ -264,7 +299,10 @@ static void lost_connection_ends_everything_it_had(void **state) {
   struct loopback *loop = *state;
   for (int i = 0; i < 10; i++)
     call_path(loop, "/t.T/Keep");
-  struct request half = {.path = "/t.T/Echo", .body = (const uint8_t *)"\0\0\0\1\0half", .bytes = 9, .stay_open = true};
+  struct request half = {.path = "/t.T/Echo",
+                         .body = (const uint8_t *)"\0\0\0\1\0half",
+                         .bytes = 9,
+                         .stay_open = true};
   request_send(loop, &half);
   pump(loop);
   for (int i = 0; i < 5; i++)
@@ -283,7 +321,8 @@ static void reset_while_the_answer_is_queued_gives_the_payload_back(void **state
   struct loopback *loop = *state;
   loop->no_credit = true;
   uint8_t *message = message_make(1 << 20);
-  int32_t id = request_send(loop, &(struct request){.path = "/t.T/Echo", .body = message, .bytes = (1 << 20) + 5});
+  int32_t id = request_send(
+      loop, &(struct request){.path = "/t.T/Echo", .body = message, .bytes = (1 << 20) + 5});
   pump(loop); // the client's 64 KiB window holds the rest back
   assert_int_equal(loop->n_done, 0);
   assert_int_equal(loop->n_handled, 1);
@@ -306,13 +345,16 @@ static void stuck_output_stops_reading_and_is_bounded(void **state) {
   assert_int_equal(nghttp2_session_set_local_window_size(loop->client, 0, 0, 1 << 30), 0);
   uint8_t *message = message_make(1 << 20);
   for (int i = 0; i < 6; i++)
-    request_send(loop, &(struct request){.path = "/t.T/Echo", .body = message, .bytes = (1 << 20) + 5});
-  for (int i = 0; i < 100 && h2_want_read(loop->h2); i++) { // the client sends on, the socket takes only little
+    request_send(loop,
+                 &(struct request){.path = "/t.T/Echo", .body = message, .bytes = (1 << 20) + 5});
+  for (int i = 0; i < 100 && h2_want_read(loop->h2);
+       i++) { // the client sends on, the socket takes only little
     pump_in(loop);
     struct iovec iov[2];
     int n = h2_pull(loop->h2, iov, 1);
     if (n > 0)
-      assert_int_equal(nghttp2_session_mem_recv(loop->client, iov[0].iov_base, iov[0].iov_len), iov[0].iov_len);
+      assert_int_equal(nghttp2_session_mem_recv(loop->client, iov[0].iov_base, iov[0].iov_len),
+                       iov[0].iov_len);
     h2_sent(loop->h2, n > 0 ? iov[0].iov_len : 0);
   }
   assert_false(h2_want_read(loop->h2));
@@ -331,12 +373,14 @@ static void window_is_not_given_back_while_half_the_budget_is_busy(void **state)
   limits.stream_window_bytes = 1 << 20;
   struct loopback *loop = loopback_open(&limits);
   uint8_t *message = message_make(600000);
-  for (int i = 0; i < 3; i++) { // the third comes while two, more than half of the budget, are with their handler
+  for (int i = 0; i < 3;
+       i++) { // the third comes while two, more than half of the budget, are with their handler
     request_send(loop, &(struct request){.path = "/t.T/Keep", .body = message, .bytes = 600005});
     pump(loop);
   }
   assert_int_equal(loop->n_kept, 2);
-  assert_int_equal(nghttp2_session_get_remote_window_size(loop->client), 0); // what the client may still send
+  assert_int_equal(nghttp2_session_get_remote_window_size(loop->client),
+                   0); // what the client may still send
   answer_kept(loop, 0);
   answer_kept(loop, 1);
   pump(loop);

@@ -1,4 +1,5 @@
-// What a hostile or broken peer may try, as raw frames: each ends in a reset, a GOAWAY or nothing, never in our memory.
+// What a hostile or broken peer may try, as raw frames: each ends in a reset, a GOAWAY or nothing,
+// never in our memory.
 #include "loopback.h"
 
 static int up(void **state) {
@@ -14,12 +15,19 @@ static int down(void **state) {
   return 0;
 }
 
-static void frame(struct loopback *loop, uint8_t type, uint8_t flags, uint32_t stream, const void *payload, size_t bytes) {
-  uint8_t head[9] = {(uint8_t)(bytes >> 16), (uint8_t)(bytes >> 8), (uint8_t)bytes, type, flags,
-                     (uint8_t)(stream >> 24), (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
+static void frame(struct loopback *loop, uint8_t type, uint8_t flags, uint32_t stream,
+                  const void *payload, size_t bytes) {
+  uint8_t head[9] = {(uint8_t)(bytes >> 16),
+                     (uint8_t)(bytes >> 8),
+                     (uint8_t)bytes,
+                     type,
+                     flags,
+                     (uint8_t)(stream >> 24),
+                     (uint8_t)(stream >> 16),
+                     (uint8_t)(stream >> 8),
+                     (uint8_t)stream};
   feed_raw(loop, head, sizeof head);
-  if (bytes)
-    feed_raw(loop, payload, bytes);
+  if (bytes) feed_raw(loop, payload, bytes);
 }
 
 static void preface(struct loopback *loop) {
@@ -58,8 +66,7 @@ static void expect_goaway(struct loopback *loop, uint32_t code, const char *text
   pump_out(loop);
   assert_int_equal(loop->n_goaways, 1);
   assert_int_equal(loop->goaway_codes[0], code);
-  if (text)
-    assert_non_null(strstr(loop->goaway_text, text));
+  if (text) assert_non_null(strstr(loop->goaway_text, text));
   assert_true(h2_finished(loop->h2));
   assert_false(h2_want_read(loop->h2));
 }
@@ -123,7 +130,8 @@ static void streams_broken_on_purpose_end_the_connection(void **state) {
   uint32_t stream = 1;
   for (; h2_want_read(loop->h2) && stream < 6000; stream += 2) {
     headers(loop, stream, "/t.T/Keep", NGHTTP2_FLAG_END_HEADERS);
-    frame(loop, NGHTTP2_WINDOW_UPDATE, 0, stream, "\x7F\xFF\xFF\xFF", 4); // overflow: we must reset the stream
+    frame(loop, NGHTTP2_WINDOW_UPDATE, 0, stream, "\x7F\xFF\xFF\xFF",
+          4); // overflow: we must reset the stream
     pump_out(loop);
   }
   assert_in_range(stream / 2, 100, 300);
@@ -138,8 +146,7 @@ static void rapid_resets_leave_no_call_behind_and_end_near_the_limit(void **stat
   for (; loop->n_goaways == before && stream < 100000; stream += 2) {
     headers(loop, stream, "/t.T/Echo", NGHTTP2_FLAG_END_HEADERS);
     frame(loop, NGHTTP2_RST_STREAM, 0, stream, "\0\0\0\x8", 4);
-    if (loop->n_goaways == before)
-      assert_int_equal(h2_calls(loop->h2), 0);
+    if (loop->n_goaways == before) assert_int_equal(h2_calls(loop->h2), 0);
     pump_out(loop);
   }
   assert_in_range(stream / 2, 9000, 25000);
@@ -167,7 +174,8 @@ static void header_bomb_is_refused_before_64_kib(void **state) {
   assert_int_equal(loop->n_goaways, 0);
   assert_int_equal(loop->n_handled, 0);
   for (uint32_t stream = 3; loop->n_goaways == 0 && stream < 100; stream += 2) {
-    frame(loop, NGHTTP2_HEADERS, NGHTTP2_FLAG_END_HEADERS | NGHTTP2_FLAG_END_STREAM, stream, block, n);
+    frame(loop, NGHTTP2_HEADERS, NGHTTP2_FLAG_END_HEADERS | NGHTTP2_FLAG_END_STREAM, stream, block,
+          n);
     pump_out(loop);
   }
   expect_goaway(loop, NGHTTP2_ENHANCE_YOUR_CALM, "limits.header_bytes");
@@ -190,20 +198,21 @@ static void connection_errors_have_their_codes(void **state) {
     size_t bytes;
     uint32_t code;
   } cases[] = {
-      {NGHTTP2_SETTINGS, 0, 0, "\0\5\0\0\0\1", 6, NGHTTP2_PROTOCOL_ERROR},            // MAX_FRAME_SIZE 1
-      {NGHTTP2_SETTINGS, 0, 0, "\0\2\0\0\0\2", 6, NGHTTP2_PROTOCOL_ERROR},            // ENABLE_PUSH 2
-      {NGHTTP2_SETTINGS, 0, 0, "\0\4\x80\0\0\0", 6, NGHTTP2_FLOW_CONTROL_ERROR},      // window 2^31
+      {NGHTTP2_SETTINGS, 0, 0, "\0\5\0\0\0\1", 6, NGHTTP2_PROTOCOL_ERROR},       // MAX_FRAME_SIZE 1
+      {NGHTTP2_SETTINGS, 0, 0, "\0\2\0\0\0\2", 6, NGHTTP2_PROTOCOL_ERROR},       // ENABLE_PUSH 2
+      {NGHTTP2_SETTINGS, 0, 0, "\0\4\x80\0\0\0", 6, NGHTTP2_FLOW_CONTROL_ERROR}, // window 2^31
       {NGHTTP2_SETTINGS, 0, 0, "\0\4\0", 3, NGHTTP2_FRAME_SIZE_ERROR},
       {NGHTTP2_SETTINGS, 0, 1, "", 0, NGHTTP2_PROTOCOL_ERROR},
       {NGHTTP2_WINDOW_UPDATE, 0, 0, "\x7F\xFF\xFF\xFF", 4, NGHTTP2_FLOW_CONTROL_ERROR},
       {NGHTTP2_WINDOW_UPDATE, 0, 0, "\0\0\0\0", 4, NGHTTP2_PROTOCOL_ERROR},
       {NGHTTP2_PING, 0, 0, "1234567", 7, NGHTTP2_FRAME_SIZE_ERROR},
       {NGHTTP2_DATA, 0, 0, "x", 1, NGHTTP2_PROTOCOL_ERROR},
-      {NGHTTP2_DATA, 0, 5, "x", 1, NGHTTP2_PROTOCOL_ERROR},                           // idle stream
-      {NGHTTP2_RST_STREAM, 0, 5, "\0\0\0\0", 4, NGHTTP2_PROTOCOL_ERROR},              // idle stream
+      {NGHTTP2_DATA, 0, 5, "x", 1, NGHTTP2_PROTOCOL_ERROR},              // idle stream
+      {NGHTTP2_RST_STREAM, 0, 5, "\0\0\0\0", 4, NGHTTP2_PROTOCOL_ERROR}, // idle stream
       {NGHTTP2_HEADERS, NGHTTP2_FLAG_END_HEADERS, 0, "\x82", 1, NGHTTP2_PROTOCOL_ERROR},
       {NGHTTP2_HEADERS, NGHTTP2_FLAG_END_HEADERS, 2, "\x82", 1, NGHTTP2_PROTOCOL_ERROR},
-      {NGHTTP2_HEADERS, NGHTTP2_FLAG_END_HEADERS, 1, "\xFF\xFF\xFF\xFF\xFF\xFF", 6, NGHTTP2_COMPRESSION_ERROR},
+      {NGHTTP2_HEADERS, NGHTTP2_FLAG_END_HEADERS, 1, "\xFF\xFF\xFF\xFF\xFF\xFF", 6,
+       NGHTTP2_COMPRESSION_ERROR},
       {NGHTTP2_CONTINUATION, NGHTTP2_FLAG_END_HEADERS, 1, "", 0, NGHTTP2_PROTOCOL_ERROR},
       {NGHTTP2_PUSH_PROMISE, NGHTTP2_FLAG_END_HEADERS, 1, "\0\0\0\2", 4, NGHTTP2_PROTOCOL_ERROR},
   };
@@ -215,8 +224,8 @@ static void connection_errors_have_their_codes(void **state) {
     frame(loop, cases[i].type, cases[i].flags, cases[i].stream, cases[i].payload, cases[i].bytes);
     pump_out(loop);
     if (loop->n_goaways != 1 || loop->goaway_codes[0] != cases[i].code || !h2_finished(loop->h2))
-      fail_msg("case %zu: %d GOAWAYs, code %u, finished %d", i, loop->n_goaways, loop->goaway_codes[0],
-               h2_finished(loop->h2));
+      fail_msg("case %zu: %d GOAWAYs, code %u, finished %d", i, loop->n_goaways,
+               loop->goaway_codes[0], h2_finished(loop->h2));
     loopback_close(loop);
   }
 }
@@ -224,8 +233,9 @@ static void connection_errors_have_their_codes(void **state) {
 static void malformed_requests_reset_their_stream_only(void **state) {
   struct loopback *loop = *state;
   preface(loop);
-  static const char *const extra[][2] = {{"Upper", "x"},      {"connection", "close"}, {":path", "/again"},
-                                         {"te", "gzip"},      {"bad", "a\x01z"},        {"transfer-encoding", "chunked"}};
+  static const char *const extra[][2] = {{"Upper", "x"},      {"connection", "close"},
+                                         {":path", "/again"}, {"te", "gzip"},
+                                         {"bad", "a\x01z"},   {"transfer-encoding", "chunked"}};
   for (size_t i = 0; i < sizeof extra / sizeof extra[0]; i++) {
     uint8_t block[512];
     size_t n = grpc_block(block, "/t.T/Echo");
@@ -233,7 +243,8 @@ static void malformed_requests_reset_their_stream_only(void **state) {
     frame(loop, NGHTTP2_HEADERS, NGHTTP2_FLAG_END_HEADERS, (uint32_t)(1 + 2 * i), block, n);
     pump_out(loop);
     if (loop->n_resets != (int)i + 1 || loop->reset_code != NGHTTP2_PROTOCOL_ERROR)
-      fail_msg("'%s: %s': %d resets, code %u", extra[i][0], extra[i][1], loop->n_resets, loop->reset_code);
+      fail_msg("'%s: %s': %d resets, code %u", extra[i][0], extra[i][1], loop->n_resets,
+               loop->reset_code);
   }
   assert_int_equal(loop->n_goaways, 0);
   assert_int_equal(h2_calls(loop->h2), 0);
@@ -291,10 +302,9 @@ static void random_bytes_after_the_preface_never_hurt(void **state) {
         headers(loop, stream, i % 2 ? "/t.T/Keep" : "/t.T/Echo", NGHTTP2_FLAG_END_HEADERS);
         stream += 2;
       }
-      frame(loop, (uint8_t)(test_random() % 11), (uint8_t)test_random(), (uint32_t)(test_random() % (stream + 2)), junk,
-            test_random() % sizeof junk);
-      if (i % 5 == 0)
-        pump_out(loop);
+      frame(loop, (uint8_t)(test_random() % 11), (uint8_t)test_random(),
+            (uint32_t)(test_random() % (stream + 2)), junk, test_random() % sizeof junk);
+      if (i % 5 == 0) pump_out(loop);
     }
     pump_out(loop);
     loopback_close(loop);

@@ -1,5 +1,5 @@
-#include "rpc/method.h"
 #include "cmocka_all.h"
+#include "rpc/method.h"
 
 static void handle(struct call *call, void *app) {
   (void)call, (void)app;
@@ -12,11 +12,16 @@ static const struct method *find(const struct method_table *table, const char *p
 static void every_path_finds_its_row_and_no_other(void **state) {
   (void)state;
   static const struct method rows[] = {
-      {"/inference.GRPCInferenceService/ServerLive", handle},  {"/inference.GRPCInferenceService/ServerReady", handle},
-      {"/inference.GRPCInferenceService/ModelReady", handle},  {"/inference.GRPCInferenceService/ModelInfer", handle},
-      {"/inference.GRPCInferenceService/ModelConfi", handle},  {"/grpc.health.v1.Health/Check", handle},
-      {"/grpc.health.v1.Health/Watch", handle},                {"/a", handle},
-      {"/ab", handle},                                         {"/aaaaaaaa/bbbbbbbb/cccccccc", handle},
+      {"/inference.GRPCInferenceService/ServerLive", handle},
+      {"/inference.GRPCInferenceService/ServerReady", handle},
+      {"/inference.GRPCInferenceService/ModelReady", handle},
+      {"/inference.GRPCInferenceService/ModelInfer", handle},
+      {"/inference.GRPCInferenceService/ModelConfi", handle},
+      {"/grpc.health.v1.Health/Check", handle},
+      {"/grpc.health.v1.Health/Watch", handle},
+      {"/a", handle},
+      {"/ab", handle},
+      {"/aaaaaaaa/bbbbbbbb/cccccccc", handle},
       {"/aaaaaaab/bbbbbbbb/cccccccc", handle}, // differs only where the hash does not look
   };
   int n = sizeof rows / sizeof rows[0];

@@ -1,5 +1,5 @@
-#include "rpc/outq.h"
 #include "cmocka_all.h"
+#include "rpc/outq.h"
 
 struct body {
   struct out_ref ref;
@@ -178,12 +178,9 @@ static void memory_is_pooled_and_keeps_its_contents(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(neighbouring_copies_are_one_slice),
-      TEST(order_is_kept_between_copies_and_bodies),
-      TEST(clear_releases_what_was_borrowed),
-      TEST(full_is_said_before_memory_grows),
-      TEST(frame_larger_than_a_block_fits),
-      TEST(random_appends_and_pops_keep_the_bytes),
+      TEST(neighbouring_copies_are_one_slice),       TEST(order_is_kept_between_copies_and_bodies),
+      TEST(clear_releases_what_was_borrowed),        TEST(full_is_said_before_memory_grows),
+      TEST(frame_larger_than_a_block_fits),          TEST(random_appends_and_pops_keep_the_bytes),
       TEST(memory_is_pooled_and_keeps_its_contents),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
