@@ -4,7 +4,7 @@ cmd_fuzz() {
   local seconds=20
   [[ ${1:-} =~ ^[0-9]+$ ]] && { seconds=$1; shift; }
   need_packages "${PACKAGES_FUZZ[@]}"
-  build_preset fuzz
+  build_preset fuzz fuzz_targets
   local names=("$@")
   [ ${#names[@]} -gt 0 ] || mapfile -t names < <(fuzz_names)
   local name failed=0
