@@ -1,5 +1,5 @@
-// gRPC's rules as functions of bytes: framer, grpc-timeout, grpc-message, content-type. First byte:
-// options; then pieces. links: fw_rpc fw_base
+// gRPC's rules as functions of bytes. First byte: options; then what is fed in pieces.
+// links: fw_rpc fw_base
 #include "base/log.h"
 #include "rpc/grpc.h"
 #include <stdlib.h>

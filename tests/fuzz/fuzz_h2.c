@@ -1,6 +1,5 @@
-// A whole connection fed with bytes: first byte: options (piece size, preface given or not, slow
-// socket); then what a client sends. links beyond rpc: none, since the connection does no input or
-// output of its own. links: fw_rpc fw_obs fw_base
+// A whole connection. First byte: piece size, preface or not, slow socket; then what a client
+// sends. links: fw_rpc fw_obs fw_base
 #include "base/log.h"
 #include "rpc/h2.h"
 #include "rpc/method.h"
