@@ -1,0 +1,136 @@
+"""The bundled client against the real daemon: what it sends and prints is what a foreign client gets; its exit codes are honest."""
+import csv
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+import numpy as np
+from harness import tiny_bert, triton
+from harness.daemon import Daemon, client_path
+from harness.run import ROOT
+
+MODELS = os.path.join(ROOT, "tests", "e2e", "models")
+
+
+class ClientTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = cls.temporary.name
+        models = [tiny_bert.write(cls.folder), f"{MODELS}/block.yaml"]
+        cls.daemon = Daemon(models).start()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.stop()
+        cls.temporary.cleanup()
+
+    def run_client(self, *arguments, address=None):
+        command = [client_path(), arguments[0], "--url", address or self.daemon.address, *arguments[1:]]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=self.folder)
+
+    def accepted(self, model):
+        return sum(value for key, value in self.daemon.metrics().items()
+                   if key.startswith("fusewire_infer_accepted_total") and f'model="{model}"' in key)
+
+    # ---- status, models --------------------------------------------------------------------------
+    def test_status_of_a_server_and_of_none(self):
+        good = self.run_client("status")
+        self.assertEqual(good.returncode, 0, good.stderr)
+        self.assertIn("SERVING", good.stdout)
+        self.assertNotEqual(self.run_client("status", address="127.0.0.1:1").returncode, 0)
+
+    def test_models_with_their_signature(self):
+        found = self.run_client("models", "--model", "tiny")
+        self.assertEqual(found.returncode, 0, found.stderr)
+        for word in ("tiny", "input_ids", "INT64", "last_hidden_state", "sentence_embedding", "FP32"):
+            self.assertIn(word, found.stdout)
+        self.assertNotEqual(self.run_client("models", "--model", "nobody").returncode, 0)
+
+    # ---- infer -----------------------------------------------------------------------------------
+    def test_infer_from_npy_gives_what_triton_gives(self):
+        x = np.random.default_rng(1).normal(size=(3, 48)).astype(np.float32)
+        np.save(f"{self.folder}/x.npy", x)
+        for fusion in ("on", "off"):
+            done = self.run_client("infer", "--model", "block", "--input", f"x={self.folder}/x.npy", "--fusion", fusion,
+                                   "--output-dir", self.folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            client = triton.connect(self.daemon)
+            expected = triton.infer(client, "block", {"x": x}, parameters={"fusion": fusion}).as_numpy("y")
+            client.close()
+            np.testing.assert_array_equal(np.load(f"{self.folder}/y.npy"), expected)
+
+    def test_infer_from_raw_bytes(self):
+        ids = np.arange(1, 8, dtype=np.int64).reshape(1, 7)
+        ids.tofile(f"{self.folder}/ids.raw")
+        done = self.run_client("infer", "--model", "tiny", "--input", f"input_ids:INT64:1,7={self.folder}/ids.raw", "--output",
+                               "sentence_embedding", "--output-dir", self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        client = triton.connect(self.daemon)
+        expected = triton.infer(client, "tiny", {"input_ids": ids}, ["sentence_embedding"]).as_numpy("sentence_embedding")
+        client.close()
+        np.testing.assert_array_equal(np.load(f"{self.folder}/sentence_embedding.npy"), expected)
+
+    def test_infer_says_the_status_of_what_fails(self):
+        done = self.run_client("infer", "--model", "nobody")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("NOT_FOUND", done.stdout + done.stderr)
+
+    # ---- bench -----------------------------------------------------------------------------------
+    def bench(self, *arguments):
+        done = self.run_client("bench", "--quiet", "--json", "-", "--warmup", "0", *arguments)
+        return done, json.loads(done.stdout) if done.stdout.strip().startswith("{") else None
+
+    def test_bench_counts_what_the_daemon_counts(self):
+        before = self.accepted("tiny")
+        done, report = self.bench("--model", "tiny", "--max-id", "80", "--tokens", "4..40", "--requests", "60", "--concurrency", "1,4")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        levels = report["levels"]
+        self.assertEqual([level["concurrency"] for level in levels], [1, 4])
+        answered = sum(level["variants"][0]["ok"] + level["warmup_calls"] for level in levels)
+        self.assertEqual([level["failed"] for level in levels], [0, 0])
+        self.assertGreaterEqual(answered, 120)
+        self.assertGreaterEqual(self.accepted("tiny") - before, 120)
+        latency = levels[0]["variants"][0]["latency_us"]
+        self.assertLessEqual(latency["p50"], latency["p99"])
+
+    def test_open_loop(self):
+        for extra in ([], ["--poisson"]):
+            done, report = self.bench("--model", "block", "--rate", "200", "--duration", "1s", *extra)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            level = report["levels"][0]
+            self.assertEqual(level["failed"], 0)
+            self.assertGreater(level["variants"][0]["ok"] + level["unsent"], 50)
+
+    def test_ab_prints_ratio_and_interval(self):
+        done, report = self.bench("--ab", "--model", "tiny", "--max-id", "80", "--tokens", "16", "--requests", "128", "--concurrency", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        level = report["levels"][0]
+        self.assertEqual([variant["fusion"] for variant in level["variants"]], ["on", "off"])
+        moved = level["ab"]["bytes"]
+        self.assertLessEqual(moved["low"], moved["ratio"])
+        self.assertLessEqual(moved["ratio"], moved["high"])
+        self.assertGreater(moved["ratio"], 1.0)
+
+    def test_csv(self):
+        path = f"{self.folder}/bench.csv"
+        done = self.run_client("bench", "--quiet", "--model", "block", "--requests", "20", "--concurrency", "1,2", "--csv", path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(path) as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual(len(rows), 2)
+
+    def test_errors_are_counted_and_the_exit_code_says_so(self):
+        done, report = self.bench("--model", "tiny", "--max-id", "100000", "--tokens", "32", "--requests", "20")
+        self.assertNotEqual(done.returncode, 0)
+        if report:
+            self.assertIn("INVALID_ARGUMENT", report["levels"][0]["errors"])
+        else:
+            self.assertIn("INVALID_ARGUMENT", done.stdout + done.stderr)
+        self.assertNotEqual(self.run_client("bench", "--model", "nobody", "--requests", "1").returncode, 0)
+        self.assertNotEqual(self.run_client("bench", "--model", "tiny", address="127.0.0.1:1").returncode, 0)
+        wrong = self.run_client("bench", "--modle", "tiny")
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("--model", wrong.stderr)
