@@ -106,18 +106,18 @@ static inline float exp_floats(float *d, const float *x, float m, int32_t n) {
   vf s0 = {0}, s1 = {0};
   int32_t c = 0;
   for (; c + 2 * VL <= n; c += 2 * VL) {
-    vf a = vf_exp_negative(vf_load(x + c) - m, (vf){0}), b = vf_exp_negative(vf_load(x + c + VL) - m, (vf){0});
+    vf a = vf_exp_negative(vf_load(x + c) - m), b = vf_exp_negative(vf_load(x + c + VL) - m);
     vf_store(d + c, a), vf_store(d + c + VL, b);
     s0 += a, s1 += b;
   }
   for (; c + VL <= n; c += VL) {
-    vf a = vf_exp_negative(vf_load(x + c) - m, (vf){0});
+    vf a = vf_exp_negative(vf_load(x + c) - m);
     vf_store(d + c, a);
     s0 += a;
   }
   float tail = 0;
   if (c < n) {
-    vf a = vf_exp_negative(vf_load_n(x + c, n - c) - m, (vf){0});
+    vf a = vf_exp_negative(vf_load_n(x + c, n - c) - m);
     vf_store_n(d + c, a, n - c);
     for (int32_t i = c; i < n; i++) tail += d[i];
   }

@@ -5,88 +5,90 @@
 
 #include "kernels/cpu/simd/simd.h"
 
-// exp(x + low): low is a small correction of x that a float could not hold.
-INLINE vf vf_exp2part(vf x, vf low) {
+#include "kernels/cpu/simd/erfc_table.h"
+
+// 1/x to about 1e-7, x a normal number in [2^-100, 2^100].
+INLINE vf vf_reciprocal(vf x) {
+#if defined(__AVX512F__)
+  vf y = (vf)_mm512_rcp14_ps((__m512)x); // 14 bits; one Newton step makes 28, for a third of a division's price
+  return y * (2.0f - x * y);
+#else
+  return 1.0f / x;
+#endif
+}
+
+// p * 2^n for integral n: infinity and zero beyond the range where there is an instruction, else n >= -126.
+INLINE vf vf_scale2(vf p, vf n) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+  vi k = __builtin_convertvector(n, vi), half = k >> 1; // two factors: 2^128 itself is not a float
+  return p * (vf)((half + 127) << 23) * (vf)((k - half + 127) << 23);
+#endif
+}
+
+// e^r for |r| <= ln2/2: relative error 9e-8.
+INLINE vf vf_exp_reduced(vf r) {
+  vf p = vf_set(8.2903110748e-03f);
+  p = p * r + 4.1897938810e-02f;
+  p = p * r + 1.6667636299e-01f;
+  p = p * r + 4.9999149458e-01f;
+  p = p * r + 9.9999970715e-01f;
+  return p * r + 1.0f;
+}
+
+// e^x for x in [-88, 89], NaN stays NaN.
+INLINE vf vf_exp_inside(vf x) {
   const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
-  vf clamped = vf_clamp(x, -88.0f, 89.0f);
-  vf shifted = clamped * 1.44269504088896f + magic;
-  vf n = shifted - magic;
-  vf r = clamped - n * 0.693359375f;
-  r = r - n * -2.12194440e-4f + low;
-  vf p = vf_set(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  vf e = p * (r * r) + r + 1.0f;
-  // 2^n in two factors, so that n = 128 (results just below the largest float) does not overflow early.
-  vi k = (vi)shifted - 0x4b400000;
-  vi half = k >> 1;
-  vf s1 = (vf)((half + 127) << 23), s2 = (vf)((k - half + 127) << 23);
-  vf y = e * s1 * s2;
-  y = vf_select(x < vf_set(-87.33654f), (vf){0}, y);
-  return vf_select(x > vf_set(88.72284f), vf_set(__builtin_inff()), y);
+  vf n = (x * 1.44269504088896f + magic) - magic;
+  vf r = x - n * 0.693359375f; // ln2 in two parts, the first of few bits
+  return vf_scale2(vf_exp_reduced(r - n * -2.12194440e-4f), n);
 }
 
 INLINE vf vf_exp(vf x) {
-  return vf_exp2part(x, (vf){0});
+  vf y = vf_exp_inside(vf_clamp(x, -88.0f, 89.0f));
+  y = vf_select(x < vf_set(-87.33654f), (vf){0}, y);
+  return vf_select(x > vf_set(88.72283f), vf_set(__builtin_inff()), y);
 }
 
-// For x <= 0 only (softmax, GELU's tail): no overflow to care for.
-INLINE vf vf_exp_negative(vf x, vf low) {
-  const float magic = 12582912.0f;
-  vf clamped = vf_clamp(x, -88.0f, 0.5f);
-  vf shifted = clamped * 1.44269504088896f + magic;
-  vf n = shifted - magic;
-  vf r = clamped - n * 0.693359375f;
-  r = r - n * -2.12194440e-4f + low;
-  vf p = vf_set(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  vf e = p * (r * r) + r + 1.0f;
+// For x <= 0 only (softmax): no overflow to care for.
+INLINE vf vf_exp_negative(vf x) {
+  vf y = vf_exp_inside(vf_clamp(x, -88.0f, 0.5f));
 #if defined(__AVX512F__)
-  vf y = (vf)_mm512_scalef_ps((__m512)e, (__m512)n);
   return (vf)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.33654f), _CMP_NLT_UQ), (__m512)y);
 #else
-  vi k = (vi)shifted - 0x4b400000;
-  vf y = e * (vf)((k + 127) << 23);
   return vf_select(x < vf_set(-87.33654f), (vf){0}, y);
 #endif
 }
 
-#include "kernels/cpu/simd/erfc_table.h"
-
-// x*x - square, exactly, where the processor multiplies and adds in one rounding; else 0.
-INLINE vf vf_square_error(vf x, vf square) {
-#if defined(__AVX512F__)
-  return (vf)_mm512_fmsub_ps((__m512)x, (__m512)x, (__m512)square);
-#elif defined(__FMA__)
-  return (vf)_mm256_fmsub_ps((__m256)x, (__m256)x, (__m256)square);
-#else
-  (void)x, (void)square;
-  return (vf){0};
-#endif
-}
-
-// x/2 erfc(-x/sqrt2). With a = |x|/sqrt2 and t = 1/(1 + c a): erfc(a) = exp(-a^2) * erfcx(a), erfcx a polynomial in t.
-// Beyond 64 nothing is left of the tail; clamping there keeps infinities from meeting zeros.
+// x/2 erfc(-x/sqrt2) = max(x, 0) - |x|/2 erfc(|x|/sqrt2): no cancellation on either side. With a = |x|/sqrt2 and
+// t = 1/(1 + c a): erfc(a) = exp(-a^2) erfcx(a), erfcx a polynomial in t. Beyond 13.1 the tail is below every normal
+// number and is left out.
 INLINE vf vf_gelu_erf(vf x) {
-  vf near = vf_clamp(x, -64.0f, 64.0f);
-  vf t = 1.0f / (vf_abs(near) * (float)(ERFCX_C * 0.70710678118654752) + 1.0f);
-  vf square = near * near;
-  vf e = vf_exp_negative(square * -0.5f, vf_square_error(near, square) * -0.5f);
+  vf a = vf_abs(x);
+#if defined(__AVX512F__)
+  __mmask16 inside = _mm512_cmp_ps_mask((__m512)a, _mm512_set1_ps(13.1f), _CMP_NGT_UQ); // true for NaN
+  a = (vf)_mm512_min_ps(_mm512_set1_ps(13.1f), (__m512)a);
+#else
+  vi outside = a > vf_set(13.1f);
+  a = vf_select(outside, vf_set(13.1f), a);
+#endif
+  vf t = vf_reciprocal(a * (float)(ERFCX_C * 0.70710678118654752) + 1.0f);
+  vf e = vf_exp_inside(a * a * -0.5f);
   vf p = vf_set(erfcx_coefficient[ERFCX_DEGREE]);
   for (int i = ERFCX_DEGREE - 1; i >= 0; i--) p = p * t + erfcx_coefficient[i];
-  vf tail = p * e * (near * 0.5f); // x/2 erfc(|x|/sqrt2)
-  return vf_select(x > (vf){0}, x - tail, tail);
+#if defined(__AVX512F__)
+  vf erfc = (vf)_mm512_maskz_mul_ps(inside, (__m512)p, (__m512)e);
+  vf positive = (vf)_mm512_max_ps((__m512)x, _mm512_setzero_ps()); // 0 for NaN; the tail is NaN then
+#else
+  vf erfc = vf_select(outside, (vf){0}, p * e);
+  vf positive = vf_select(x > (vf){0}, x, (vf){0});
+#endif
+  return positive - a * 0.5f * erfc;
 }
 
 INLINE vf vf_sigmoid(vf x) {
-  return 1.0f / (1.0f + vf_exp(-x));
+  return 1.0f / (1.0f + vf_exp(-x)); // a true division: the sum may be infinite
 }
 
 INLINE vf vf_silu(vf x) {
