@@ -5,6 +5,7 @@
 #define LIMIT_NAME_BYTES 256        // model, tensor, weight names; longer ones are refused by name
 #define LIMIT_REQUEST_ID_BYTES 256  // ModelInfer `id` is echoed; kept in the request
 #define LIMIT_MODEL_INPUTS 16       // signature inputs of one model
+#define LIMIT_OPTIONAL_ROW_BYTES 65536 // a row of an input that may be left out: zeros come from a static block
 #define LIMIT_MODEL_OUTPUTS 8       // also the width of an output mask (uint8_t)
 #define LIMIT_REQUEST_PARAMETERS 32 // `parameters` entries of a request, each level
 #define LIMIT_TENSOR_RANK 8         // rank of a tensor on the wire

@@ -32,9 +32,8 @@ void model_put(struct model *model) {
   if (before == 1) model_free(model);
 }
 
-// The largest batch that the executor may form. A sequence has at least one token unless its mask
-// is empty, and the batcher counts an empty one as one token, so max_tokens bounds the sequences
-// too.
+// The largest batch that the executor may form. A sequence has at least one token unless its mask is
+// empty, so as many sequences as tokens is no narrower limit in practice.
 static struct plan_limits limits_of(const struct model *model) {
   return (struct plan_limits){model->batch.max_tokens, model->batch.max_tokens, model->max_seqlen};
 }

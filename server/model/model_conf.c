@@ -211,6 +211,14 @@ static void check_role(struct loader *l, const struct conf_node *node,
               dtype_name(in->dtype));
 }
 
+static void check_optional(struct loader *l, const struct conf_node *node,
+                           const struct signature_tensor *in) {
+  int64_t bytes = in->row_elements * (int64_t)dtype_bytes(in->dtype);
+  if (in->optional && in->role == ROLE_DATA && bytes > LIMIT_OPTIONAL_ROW_BYTES)
+    conf_fail(l->report, node, "an optional input has rows of at most %d bytes, these have %lld",
+              LIMIT_OPTIONAL_ROW_BYTES, (long long)bytes);
+}
+
 static void read_signature_name(struct loader *l, const struct conf_node *node,
                                 struct signature_tensor *out) {
   if (node == NULL || !build_name(l->build, node, out->name)) return;
@@ -236,6 +244,7 @@ static void read_input(struct loader *l, const struct conf_node *node) {
   in->dtype = wire_dtypes[dtype];
   in->role = (enum input_role)role;
   if (l->report->n_errors == errors) check_role(l, node, in);
+  check_optional(l, node, in);
   for (int32_t i = 0; i < l->model->n_inputs; i++)
     if (in->name[0] != '\0' && strcmp(l->model->inputs[i].name, in->name) == 0)
       conf_fail(l->report, node, "a second input \"%s\"", in->name);

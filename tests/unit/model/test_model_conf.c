@@ -376,6 +376,8 @@ static void input_mistakes(void **state) {
       {"{dtype: fp32, shape: [batch], rol: mask}",
        "2:31: inputs[0].rol: unknown key \"rol\"; did you mean \"role\"?\n"
        "2:1: inputs[0]: key \"name\" is missing\n"},
+      {"{name: x, dtype: fp32, shape: [batch, 16385], optional: true}",
+       "2:1: inputs[0]: an optional input has rows of at most 65536 bytes, these have 65540\n"},
       {"5", "2:1: inputs[0]: expected a map (key: value), found 5\n"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
