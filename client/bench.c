@@ -49,7 +49,7 @@ static enum status make_synthetic(struct bench *bench, struct error *err) {
   const bool sequences = input_has_sequences(&bench->model);
   const int64_t low = o->tokens ? o->tokens_low : sequences ? 32 : 1;
   const int64_t high = o->tokens ? o->tokens_high : low;
-  int64_t *lengths = malloc((size_t)o->batch * sizeof *lengths);
+  int64_t *lengths = calloc((size_t)o->batch, sizeof *lengths);
   enum status status = STATUS_OK;
   if (!lengths) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
   for (int64_t i = 0; i < o->payloads && status == STATUS_OK; i++) {

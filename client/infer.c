@@ -141,7 +141,7 @@ static enum status make_input(const struct infer_options *o, struct net *net,
   if (o->inputs.n) return input_from_files(&o->inputs, out, err);
   enum status status = oip_model_metadata(net, o->model, o->version, &model, err);
   if (status != STATUS_OK) return status;
-  int64_t *lengths = malloc((size_t)o->batch * sizeof *lengths);
+  int64_t *lengths = calloc((size_t)o->batch, sizeof *lengths);
   if (!lengths) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
   for (int64_t i = 0; i < o->batch; i++)
     lengths[i] = o->tokens;

@@ -83,7 +83,8 @@ static enum status resolve(const char *url, struct conn_options *out, struct err
                      "--url %s: expected host:port or [v6 address]:port", url);
   }
   const int error = getaddrinfo(host, port, &hints, &found);
-  if (error) return error_set(err, STATUS_UNAVAILABLE, "%s: %s", url, gai_strerror(error));
+  if (error || !found)
+    return error_set(err, STATUS_UNAVAILABLE, "%s: %s", url, gai_strerror(error));
   // Prefer IPv4 for names with both: the daemon listens on 0.0.0.0 by default.
   const struct addrinfo *choice = found;
   for (const struct addrinfo *at = found; at; at = at->ai_next) {

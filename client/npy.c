@@ -184,7 +184,7 @@ cut:
 
 enum status npy_read(const char *path, struct infer_tensor *out, struct error *err) {
   struct slice file = {0};
-  struct slice data;
+  struct slice data = {0};
   struct error cause = {0};
   enum status status = file_read(path, &file, err);
   if (status != STATUS_OK) return status;
@@ -220,7 +220,8 @@ enum status npy_write(const char *path, enum datatype type, const int64_t *dims,
   while ((length + 11) % 64 != 0)
     header[10 + length++] = ' '; // data starts on a multiple of 64
   header[10 + length++] = '\n';
-  memcpy(header, NPY_MAGIC "\x01\x00", 8);
+  static const char start[8] = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0};
+  memcpy(header, start, sizeof start);
   header[8] = (char)(length & 0xff);
   header[9] = (char)(length >> 8);
   const struct slice parts[2] = {{(const uint8_t *)header, (size_t)length + 10}, data};

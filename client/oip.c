@@ -34,7 +34,7 @@ static enum status ask(struct net *net, const char *path, struct pb_buf *message
 // ServerLive, ServerReady and ModelReady all answer with one bool in field 1.
 static enum status ask_bool(struct net *net, const char *path, struct pb_buf *message, bool *out,
                             struct error *err) {
-  struct slice reply;
+  struct slice reply = {0};
   const enum status status = ask(net, path, message, &reply, err);
   if (status != STATUS_OK) return status;
   Inference__ServerLiveResponse *live =
@@ -69,7 +69,7 @@ enum status oip_model_ready(struct net *net, const char *name, const char *versi
 
 enum status oip_health(struct net *net, const char *service, int *serving, struct error *err) {
   struct pb_buf message = {0};
-  struct slice reply;
+  struct slice reply = {0};
   if (service[0]) pb_put_text(&message, 1, service);
   const enum status status = ask(net, "/grpc.health.v1.Health/Check", &message, &reply, err);
   if (status != STATUS_OK) return status;
@@ -83,7 +83,7 @@ enum status oip_health(struct net *net, const char *service, int *serving, struc
 }
 
 enum status oip_server_metadata(struct net *net, struct oip_server *out, struct error *err) {
-  struct slice reply;
+  struct slice reply = {0};
   const enum status status = ask(net, SERVICE "ServerMetadata", &(struct pb_buf){0}, &reply, err);
   if (status != STATUS_OK) return status;
   Inference__ServerMetadataResponse *server =
@@ -137,7 +137,7 @@ static bool copy_model(const Inference__ModelMetadataResponse *in, struct oip_mo
 enum status oip_model_metadata(struct net *net, const char *name, const char *version,
                                struct oip_model *out, struct error *err) {
   struct pb_buf message = name_and_version(name, version);
-  struct slice reply;
+  struct slice reply = {0};
   const enum status status = ask(net, SERVICE "ModelMetadata", &message, &reply, err);
   if (status != STATUS_OK) return status;
   Inference__ModelMetadataResponse *model =
@@ -175,7 +175,7 @@ static bool index_entry(struct slice entry, struct oip_index *out) {
 }
 
 enum status oip_repository_index(struct net *net, struct oip_index *out, struct error *err) {
-  struct slice reply;
+  struct slice reply = {0};
   const enum status status = ask(net, SERVICE "RepositoryIndex", &(struct pb_buf){0}, &reply, err);
   if (status != STATUS_OK) return status;
   struct pb_reader reader = pb_reader_of(reply);

@@ -285,7 +285,9 @@ static void fake_start(struct fake_server *server) {
   if (pthread_create(&server->thread, NULL, fake_main, server) != 0) abort();
 }
 
+// May be called twice. Only after it may the counts be read.
 static void fake_stop(struct fake_server *server) {
+  if (atomic_load(&server->stop)) return;
   atomic_store(&server->stop, true);
   pthread_join(server->thread, NULL);
   close(server->listen_fd);

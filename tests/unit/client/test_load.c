@@ -59,7 +59,9 @@ static struct load_options closed(int callers, int64_t requests) {
 
 static enum status run(struct load_options options) {
   err = (struct error){0};
-  return load_run(&options, &result, &err);
+  const enum status status = load_run(&options, &result, &err);
+  fake_stop(server);
+  return status;
 }
 
 static void closed_loop_sends_as_many_as_asked(void **state) {
