@@ -1,5 +1,5 @@
-// A whole connection. First byte: piece size, preface or not, slow socket; then what a client
-// sends. links: fw_rpc fw_obs fw_base
+// A whole connection. First byte: piece size, preface, slow socket; then what a client sends.
+// links: fw_rpc fw_obs fw_base
 #include "base/log.h"
 #include "rpc/h2.h"
 #include "rpc/method.h"
