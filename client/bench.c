@@ -44,34 +44,31 @@ static enum status add_request(const struct input_rows *rows, void *arg, struct 
   return status;
 }
 
+// One random request. Where the model has no sequences --tokens means rows, each of one position.
+static enum status add_random(struct bench *bench, int64_t low, int64_t high, struct error *err) {
+  const bool sequences = input_has_sequences(&bench->model);
+  const int64_t batch = bench->options.batch;
+  const int64_t n = sequences ? batch : batch * rng_between(&bench->rng, low, high);
+  int64_t *lengths = calloc((size_t)n, sizeof *lengths);
+  if (!lengths) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
+  for (int64_t row = 0; row < n; row++)
+    lengths[row] = sequences ? rng_between(&bench->rng, low, high) : 1;
+  const struct input_rows rows = {n, lengths, NULL};
+  const enum status status = add_request(&rows, bench, err);
+  free(lengths);
+  return status;
+}
+
 static enum status make_synthetic(struct bench *bench, struct error *err) {
   const struct bench_options *o = &bench->options;
   const bool sequences = input_has_sequences(&bench->model);
   const int64_t low = o->tokens ? o->tokens_low : sequences ? 32 : 1;
   const int64_t high = o->tokens ? o->tokens_high : low;
-  int64_t *lengths = calloc((size_t)o->batch, sizeof *lengths);
   enum status status = STATUS_OK;
-  if (!lengths) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
   for (int64_t i = 0; i < o->payloads && status == STATUS_OK; i++) {
-    struct input_rows rows = {o->batch, lengths, NULL};
-    for (int64_t row = 0; row < o->batch; row++)
-      lengths[row] = rng_between(&bench->rng, low, high);
-    if (!sequences) { // --tokens then means rows; each row is one position
-      const int64_t one = 1;
-      rows = (struct input_rows){lengths[0] * o->batch, NULL, NULL};
-      int64_t *ones = malloc((size_t)rows.n * sizeof *ones);
-      if (!ones) status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
-      for (int64_t row = 0; ones && row < rows.n; row++)
-        ones[row] = one;
-      rows.lengths = ones;
-      if (ones) status = add_request(&rows, bench, err);
-      free(ones);
-    } else {
-      status = add_request(&rows, bench, err);
-    }
+    status = add_random(bench, low, high, err);
     if (bench->payloads.total_bytes > PAYLOAD_BYTES_MAX) break; // large ones need no variety
   }
-  free(lengths);
   char range[64];
   snprintf(range, sizeof range, low == high ? "%" PRId64 : "%" PRId64 "..%" PRId64, low, high);
   snprintf(bench->input, sizeof bench->input, "%d synthetic requests of %" PRId64 " x %s %s",

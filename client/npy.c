@@ -194,7 +194,7 @@ enum status npy_read(const char *path, struct infer_tensor *out, struct error *e
   } else {
     out->data = malloc(data.bytes ? data.bytes : 1);
     out->bytes = data.bytes;
-    if (out->data)
+    if (out->data && data.data)
       memcpy(out->data, data.data, data.bytes);
     else
       status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: no memory", path);
