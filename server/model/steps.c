@@ -158,6 +158,7 @@ static int32_t step_rms_norm(struct builder *b, const struct conf_node *step) {
   return step_norm(b, step, NORM_RMS);
 }
 
+// An op of one input; `attrs` is all that it takes.
 static int32_t plain(struct builder *b, const struct conf_node *step, enum op op,
                      struct node_attrs attrs) {
   char out[LIMIT_NAME_BYTES];
@@ -167,17 +168,6 @@ static int32_t plain(struct builder *b, const struct conf_node *step, enum op op
   node.attrs = attrs;
   return ok ? build_node(b, step, node, out, DTYPE_INVALID) : BUILD_UNKNOWN;
 }
-
-#define PLAIN_STEP(name, op)                                                                       \
-  static int32_t step_##name(struct builder *b, const struct conf_node *step) {                    \
-    return plain(b, step, op, (struct node_attrs){0});                                             \
-  }
-PLAIN_STEP(relu, OP_RELU)
-PLAIN_STEP(silu, OP_SILU)
-PLAIN_STEP(tanh, OP_TANH)
-PLAIN_STEP(sigmoid, OP_SIGMOID)
-PLAIN_STEP(softmax, OP_SOFTMAX)
-PLAIN_STEP(identity, OP_IDENTITY)
 
 static int32_t step_gelu(struct builder *b, const struct conf_node *step) {
   int form = 0;
@@ -332,6 +322,8 @@ static int32_t step_repeat(struct builder *b, const struct conf_node *step) {
 
 // ---- the table ------------------------------------------------------------------------------
 
+// Ops that are not here have no keys but `in` and `out` (relu, softmax, ...): kernels/ops.def is
+// enough.
 static const struct {
   const char *word, *keys;
   build_fn build;
@@ -340,22 +332,16 @@ static const struct {
     {"layer_norm", "in|out|weights|weight|bias|eps", step_layer_norm},
     {"rms_norm", "in|out|weights|weight|eps", step_rms_norm},
     {"gelu", "in|out|form", step_gelu},
-    {"relu", "in|out", step_relu},
-    {"silu", "in|out", step_silu},
-    {"tanh", "in|out", step_tanh},
-    {"sigmoid", "in|out", step_sigmoid},
     {"add", "in|out|weight", step_add},
     {"mul", "in|out|weight", step_mul},
     {"scale", "in|out|factor", step_scale},
     {"bias", "in|out|weight", step_bias},
     {"cast", "in|out|to", step_cast},
-    {"softmax", "in|out", step_softmax},
     {"reduce", "in|out|kind", step_reduce},
     {"attention", "in|out|heads|kv_heads|causal|factor", step_attention},
     {"embedding", "in|out|weights|weight|rows|features", step_embedding},
     {"pool", "in|out|kind", step_pool},
     {"normalize", "in|out|eps", step_normalize},
-    {"identity", "in|out", step_identity},
     {"mlp",
      "in|out|weights|up|gate|down|norm_weights|hidden|features|activation|bias|norm|norm_kind|eps|"
      "residual",
@@ -375,11 +361,12 @@ enum { N_STEPS = sizeof steps / sizeof *steps };
 
 static void unknown_step(struct builder *b, const struct conf_node *at, const char *word,
                          bool key) {
-  char words[512], near[64];
+  char words[1024], near[64];
   size_t used = 0;
-  for (int i = 0; i < N_STEPS; i++)
-    used += (size_t)snprintf(words + used, sizeof words - used, "%s%s", i != 0 ? "|" : "",
-                             steps[i].word);
+  for (int i = 0; i < N_STEPS && used < sizeof words; i++)
+    used += (size_t)snprintf(words + used, sizeof words - used, "%s|", steps[i].word);
+  for (int op = OP_INVALID + 1; op < OP_COUNT && used < sizeof words; op++)
+    used += (size_t)snprintf(words + used, sizeof words - used, "%s|", op_name((enum op)op));
   const char *best = conf_nearest(word, words, near, sizeof near);
   void (*fail)(struct conf_report *, const struct conf_node *, const char *, ...) =
       key ? conf_fail_key : conf_fail;
@@ -423,21 +410,26 @@ static void mark_broken(struct builder *b, const struct conf_node *step) {
   b->report = report;
 }
 
+static int32_t run_step(struct builder *b, const struct conf_node *args, const char *word,
+                        bool key) {
+  enum op op = op_find(word);
+  int i = 0;
+  while (i < N_STEPS && strcmp(steps[i].word, word) != 0)
+    i++;
+  if (i == N_STEPS && op == OP_INVALID) {
+    unknown_step(b, args, word, key);
+    return BUILD_UNKNOWN;
+  }
+  const char *keys = i < N_STEPS ? steps[i].keys : "in|out";
+  if (args->kind == CONF_MAP && !conf_check_keys(b->report, args, keys)) return BUILD_UNKNOWN;
+  return i < N_STEPS ? steps[i].build(b, args) : plain(b, args, op, (struct node_attrs){0});
+}
+
 static void build_step(struct builder *b, const struct conf_node *item) {
   const char *word;
   const struct conf_node *args = step_arguments(b, item, &word);
-  int32_t out = BUILD_UNKNOWN;
-  int i = 0;
-  if (args != NULL) {
-    while (i < N_STEPS && strcmp(steps[i].word, word) != 0)
-      i++;
-    if (i == N_STEPS)
-      unknown_step(b, args, word, item->kind == CONF_MAP);
-    else if (args->kind != CONF_MAP || conf_check_keys(b->report, args, steps[i].keys))
-      out = steps[i].build(b, args);
-    if (out < 0) mark_broken(b, args);
-  }
-  b->current = out;
+  b->current = args != NULL ? run_step(b, args, word, item->kind == CONF_MAP) : BUILD_UNKNOWN;
+  if (b->current < 0 && args != NULL) mark_broken(b, args);
 }
 
 void build_steps(struct builder *b, const struct conf_node *list) {
