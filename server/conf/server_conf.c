@@ -172,7 +172,8 @@ enum status server_conf_load(const char *path, struct server_conf *conf,
   const struct conf_node *root = conf_root(doc);
   char words[512];
   words_of(-1, words, sizeof words);
-  strncat(words, "|models", sizeof words - strlen(words) - 1);
+  size_t used = strlen(words);
+  snprintf(words + used, sizeof words - used, "|models");
   (void)conf_check_keys(&report, root, words);
   for (int i = 0; i < N_KEYS; i++)
     if (i == 0 || !same_section(&keys[i - 1], &keys[i])) read_section(&report, root, i, conf);

@@ -22,11 +22,13 @@ struct server_conf {
 };
 
 void server_conf_defaults(struct server_conf *conf);
-// Reads and checks `path`. Every error is reported with file:line:column, the key's path, what was expected and the
-// nearest key. INVALID_ARGUMENT when there was any; NOT_FOUND when the file cannot be read.
+// Reads and checks `path`. Every error is reported with file:line:column, the key's path, what was
+// expected and the nearest key. INVALID_ARGUMENT when there was any; NOT_FOUND when the file cannot be read.
 MUST_USE enum status server_conf_load(const char *path, struct server_conf *conf,
-                                      void (*report)(const struct error *err, void *arg), void *arg);
-// The documented default file (every key, default, unit, range), for --print-config and the committed config/server.yaml.
+                                      void (*report)(const struct error *err, void *arg),
+                                      void *arg);
+// The documented default file (every key, default, unit, range), for --print-config and the
+// committed config/server.yaml. Returns the bytes needed; cut at out_bytes.
 size_t server_conf_print(char *out, size_t out_bytes);
 
 #endif

@@ -95,10 +95,10 @@ static bool count_nodes(struct builder *b, int n, yaml_mark_t mark) {
 static bool grow_items(struct builder *b, struct frame *frame) {
   if (frame->node->n_items < frame->capacity) return true;
   int capacity = frame->capacity == 0 ? 8 : 2 * frame->capacity;
-  struct conf_node **items = doc_take(b->doc, (size_t)capacity * sizeof *items);
+  struct conf_node **items = doc_take(b->doc, (size_t)capacity * sizeof(struct conf_node *));
   if (items == NULL) return false;
   if (frame->node->n_items != 0)
-    memcpy(items, frame->node->items, (size_t)frame->node->n_items * sizeof *items);
+    memcpy(items, frame->node->items, (size_t)frame->node->n_items * sizeof(struct conf_node *));
   frame->node->items = items;
   frame->capacity = capacity;
   return true;
@@ -208,7 +208,9 @@ static bool on_open(struct builder *b, enum conf_kind kind, const yaml_char_t *t
 }
 
 static void on_close(struct builder *b) {
+  FW_ASSERT(b->depth > 0); // libyaml pairs its events
   struct conf_node *node = b->stack[--b->depth].node;
+  FW_ASSERT(node != NULL);
   for (int i = 0; i < node->n_items; i++) {
     node->n_nodes += node->items[i]->n_nodes + (node->kind == CONF_MAP);
     if (node->items[i]->height >= node->height) node->height = node->items[i]->height + 1;

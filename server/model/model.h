@@ -51,7 +51,7 @@ struct model {
   int32_t max_seqlen;                  // 1 when !has_sequences
   int32_t max_request_rows;            // most tokens of one request = batch.max_tokens
   enum dtype compute;                  // fp32, bf16, fp16
-  // Which plans run: on -> {on}, off -> {off}, ab -> both. The traffic of both is known in every case:
+  // Which plans run: on -> {on}, off -> {off}, ab -> both. The traffic of both is always known:
   // plans[] are built, only bound[] depends on this.
   bool fusion_available[FUSION_MODES];
   enum fusion_mode fusion_default;
