@@ -35,6 +35,7 @@ struct graph_maker {
   struct graph *graph;
   struct rng *rng;
   enum dtype dtype;
+  bool casts;                     // random graphs hold casts between fp32 and bf16
   int32_t pool[POOL_MAX_TENSORS]; // floating activations made so far
   int n_pool, n_weights, n_names, n_inputs;
   int32_t ids, positions;
@@ -84,7 +85,10 @@ static inline int32_t maker_node(struct graph_maker *m, enum op op, const int32_
 }
 
 static inline int32_t maker_linear(struct graph_maker *m, int32_t x, int32_t n, bool bias) {
-  int32_t in[3] = {x, maker_weight(m, n, m->graph->tensors[x].cols), -1};
+  const struct tensor *t = &m->graph->tensors[x];
+  enum dtype dtype = t->dtype; // a product's operands are of one dtype
+  int32_t in[3] = {x, -1, -1};
+  in[1] = maker_tensor(m, TENSOR_WEIGHT, dtype, ROWS_FIXED, n, t->cols);
   if (bias) in[2] = maker_weight(m, 1, n);
   return maker_node(m, OP_LINEAR, in, bias ? 3 : 2, (struct node_attrs){0});
 }
@@ -170,6 +174,11 @@ static inline void maker_random_node(struct graph_maker *m) {
   if (x < 0) return;
   const struct tensor *t = &m->graph->tensors[x];
   int32_t cols = t->cols;
+  if (m->casts && rng_chance(m->rng, 20)) {
+    enum dtype to = rng_chance(m->rng, 50) ? DTYPE_F32 : DTYPE_BF16;
+    maker_node(m, OP_CAST, &x, 1, (struct node_attrs){.to = to});
+    return;
+  }
   switch (rng_below(m->rng, 13)) {
   case 0:
   case 1:

@@ -244,6 +244,26 @@ static void attention_inputs_of_one_tensor_become_one_product(void **state) {
   bench_end(&b);
 }
 
+static void bias_nodes_go_side_by_side_like_biases(void **state) {
+  (void)state;
+  struct bench b;
+  bench_begin(&b);
+  int32_t x = maker_input(&b.m, ROWS_TOKENS, 12), parts[3];
+  for (int i = 0; i < 3; i++) {
+    int32_t bias = maker_weight(&b.m, 1, 8);
+    parts[i] = maker_linear(&b.m, x, 8, false);
+    parts[i] = maker_node(&b.m, OP_BIAS, (int32_t[]){parts[i], bias}, 2, (struct node_attrs){0});
+  }
+  output_add(&b.graph, maker_attention(&b.m, parts[0], parts[1], parts[2], 2, 2, false));
+  bench_plan(&b);
+  assert_int_equal(b.plan->n_steps, 2);
+  assert_int_equal(b.plan->steps[0].n_nodes, 6);
+  assert_int_equal(b.plan->steps[0].linear.n_epilogue, 1);
+  assert_int_equal(b.plan->steps[0].in[2].n_parts, 3);
+  assert_int_equal(b.plan->steps[0].in[2].cols, 24);
+  bench_end(&b);
+}
+
 static void only_alike_products_are_put_side_by_side(void **state) {
   (void)state;
   struct bench b;
@@ -345,6 +365,24 @@ static void two_embeddings_by_one_index_read_it_once(void **state) {
   assert_int_equal(b.plan->steps[0].n_in, 3);
   assert_int_equal(b.plan->steps[0].row.inputs[0].index_operand, 2);
   assert_int_equal(b.plan->steps[0].row.inputs[1].index_operand, 2);
+  bench_end(&b);
+}
+
+// Nine tables and nine indices are more operands than a program has.
+static void index_operands_count_as_inputs(void **state) {
+  (void)state;
+  struct bench b;
+  bench_begin(&b);
+  int32_t sum = -1;
+  for (int i = 0; i < 9; i++) {
+    int32_t ids = maker_tensor(&b.m, TENSOR_INPUT, DTYPE_I64, ROWS_TOKENS, 0, 1);
+    int32_t row = maker_embedding(&b.m, ids, 9, 8);
+    sum = sum < 0 ? row : maker_binary(&b.m, OP_ADD, sum, row);
+  }
+  output_add(&b.graph, sum);
+  bench_plan(&b);
+  assert_int_equal(b.plan->n_steps, 2);
+  expect_apart(&b, b.graph.nodes[14].out, b.graph.nodes[16].out, "too many inputs");
   bench_end(&b);
 }
 
@@ -498,6 +536,7 @@ int main(void) {
       cmocka_unit_test(sum_of_two_products_is_one_epilogue),
       cmocka_unit_test(broadcast_operands_do_not_enter_an_epilogue_but_weights_as_bias_do),
       cmocka_unit_test(attention_inputs_of_one_tensor_become_one_product),
+      cmocka_unit_test(bias_nodes_go_side_by_side_like_biases),
       cmocka_unit_test(only_alike_products_are_put_side_by_side),
       cmocka_unit_test(key_that_is_also_an_output_keeps_its_own_product),
       cmocka_unit_test(tree_of_element_wise_ops_and_norms_is_one_program),
@@ -505,6 +544,7 @@ int main(void) {
       cmocka_unit_test(reductions_of_unlike_width_do_not_share_a_program),
       cmocka_unit_test(embedding_sum_and_norm_is_one_gather_program),
       cmocka_unit_test(two_embeddings_by_one_index_read_it_once),
+      cmocka_unit_test(index_operands_count_as_inputs),
       cmocka_unit_test(no_kernel_waits_for_itself),
       cmocka_unit_test(long_chain_is_split_where_the_program_is_full),
       cmocka_unit_test(program_with_too_many_inputs_is_split),

@@ -71,12 +71,13 @@ static void check_graph(const struct graph *graph, struct rng *rng, const char *
   world_deinit(&w);
 }
 
-static void random_rounds(enum dtype dtype, int rounds, double tolerance) {
+static void random_rounds(enum dtype dtype, bool casts, int rounds, double tolerance) {
   for (int round = 0; round < rounds; round++) {
     struct rng rng = {.state = (uint64_t)round * 7919 + 17 + (uint64_t)dtype};
     struct graph graph;
     struct graph_maker maker;
     maker_init(&maker, &graph, &rng, dtype);
+    maker.casts = casts;
     maker_random(&maker, 1 + rng_below(&rng, 45));
     char what[64];
     snprintf(what, sizeof what, "%s round %d", dtype_name(dtype), round);
@@ -87,14 +88,20 @@ static void random_rounds(enum dtype dtype, int rounds, double tolerance) {
 
 static void plans_of_random_fp32_graphs_compute_what_the_graph_says(void **state) {
   (void)state;
-  random_rounds(DTYPE_F32, ROUNDS, 2e-4);
+  random_rounds(DTYPE_F32, false, ROUNDS, 2e-4);
 }
 
 // Storage rounds to bf16 at unlike places in the two modes, so the distance is that of a few
 // roundings.
 static void plans_of_random_bf16_graphs_compute_what_the_graph_says(void **state) {
   (void)state;
-  random_rounds(DTYPE_BF16, 100, 0.12);
+  random_rounds(DTYPE_BF16, false, 100, 0.12);
+}
+
+// A cast rounds in both modes. A value on the edge between two bf16 numbers may go either way.
+static void casts_round_in_fused_kernels_too(void **state) {
+  (void)state;
+  random_rounds(DTYPE_F32, true, 200, 3e-2);
 }
 
 static void a_wrong_instruction_in_a_plan_is_noticed(void **state) {
@@ -203,6 +210,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(plans_of_random_fp32_graphs_compute_what_the_graph_says),
       cmocka_unit_test(plans_of_random_bf16_graphs_compute_what_the_graph_says),
+      cmocka_unit_test(casts_round_in_fused_kernels_too),
       cmocka_unit_test(a_wrong_instruction_in_a_plan_is_noticed),
       cmocka_unit_test(what_cannot_be_planned_is_refused),
       cmocka_unit_test(absurd_batches_are_refused_before_sizes_overflow),
