@@ -1,5 +1,5 @@
-// Any bytes as a graph: nodes of any op on any operands; what the graph accepts must plan, and
-// plans must hold together. links: fw_graph fw_base cmocka
+// Any bytes as a graph: what the graph accepts must plan, and plans must hold together.
+// links: fw_graph fw_base cmocka
 #include "unit/graph/plan_check.h"
 
 #include <stdio.h>
