@@ -310,6 +310,10 @@ static int32_t step_repeat(struct builder *b, const struct conf_node *step) {
   if (body == NULL || times_node == NULL || times < 0 || !conf_is_list(b->report, body) ||
       !counter_is_free(b, as_node != NULL ? as_node : step, as))
     return BUILD_UNKNOWN;
+  if (body->n_items == 0) { // nested empty repeats would count to 2^40 for nothing
+    conf_fail(b->report, body, "expected at least one step");
+    return BUILD_UNKNOWN;
+  }
   int errors = b->report->n_errors, s = b->n_scopes++;
   b->scopes[s].as = as;
   for (int32_t i = 0; i < times && b->report->n_errors == errors; i++) { // an error is told once
@@ -433,6 +437,6 @@ static void build_step(struct builder *b, const struct conf_node *item) {
 }
 
 void build_steps(struct builder *b, const struct conf_node *list) {
-  for (int i = 0; i < list->n_items; i++)
+  for (int i = 0; i < list->n_items && b->report->n_errors < LIMIT_CONF_ERRORS; i++)
     build_step(b, list->items[i]);
 }

@@ -88,7 +88,7 @@ static const char *shape_text(const struct safetensors_entry *entry, char *out, 
 static enum status not_there(const struct weights *weights, const char *name, struct error *err) {
   const char *best = NULL;
   int best_distance = CONF_FAR;
-  for (int32_t i = 0; i < safetensors_count(weights->file); i++) {
+  for (int32_t i = 0; i < safetensors_count(weights->file) && i < LIMIT_WEIGHTS; i++) {
     const char *other = safetensors_at(weights->file, i)->name;
     int distance = conf_distance(name, other);
     if (distance >= best_distance) continue;

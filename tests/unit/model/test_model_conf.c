@@ -546,6 +546,19 @@ static void one_mistake_does_not_hide_the_next_nor_repeat_itself(void **state) {
       "7:18: graph[2].gelu.form: expected one of erf, tanh, found erv; did you mean \"erf\"?\n");
 }
 
+static void ten_thousand_mistakes_take_no_time(void **state) {
+  (void)state;
+  static char text[400000];
+  size_t used = (size_t)snprintf(text, sizeof text, "%s", with_steps(""));
+  used = (size_t)(strstr(text, "outputs:") - text);
+  for (int i = 0; i < 10000; i++)
+    used += (size_t)snprintf(text + used, sizeof text - used, "  - relu: {in: nothing%d}\n", i);
+  snprintf(text + used, sizeof text - used, "outputs: [y]\n");
+  enum status code;
+  assert_null(parse(text, NULL, &code));
+  assert_int_equal(collected.n, LIMIT_CONF_ERRORS);
+}
+
 static void heads_must_divide(void **state) {
   (void)state;
   const struct {
@@ -586,6 +599,10 @@ static void repeat_mistakes(void **state) {
   refuses_steps(
       "  - repeat: {times: 2, body: [{repeat: {times: 2, body: [relu]}}]}\n  - relu: {out: y}\n",
       "5:40: graph[0].repeat.body[0].repeat: a repeat around this one counts with \"i\" already\n");
+  refuses_steps(
+      "  - repeat: {times: 1000, as: a, body: [{repeat: {times: 1000, as: b, body: []}}]}\n"
+      "  - relu: {out: y}\n",
+      "5:77: graph[0].repeat.body[0].repeat.body: expected at least one step\n");
   // A billion steps: the graph's limit stops it, and says so once.
   refuses_steps("  - repeat: {times: 1000, as: a, body: [{repeat: {times: 1000, as: b, body: "
                 "[{repeat: {times: 1000, "
@@ -638,6 +655,7 @@ int main(void) {
       cmocka_unit_test(sequence_limits_must_fit),
       cmocka_unit_test(step_mistakes),
       cmocka_unit_test(one_mistake_does_not_hide_the_next_nor_repeat_itself),
+      cmocka_unit_test(ten_thousand_mistakes_take_no_time),
       cmocka_unit_test(heads_must_divide),
       cmocka_unit_test(repeat_mistakes),
       cmocka_unit_test(misshapen_weights_are_told_where_they_are_used),
