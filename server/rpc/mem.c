@@ -33,14 +33,23 @@ struct chunk {
 
 struct mem_pool {
   struct header *free_lists[N_CLASSES];
-  struct chunk *chunks;
-  uint8_t *bump, *bump_end; // the newest chunk's unused rest
+  struct chunk *chunks, *spare; // spare: for the moment when the system has no memory
+  uint8_t *bump, *bump_end;     // the newest chunk's unused rest
   size_t live;
+  uint64_t fail_in; // mem_takes until one fails; 0: none does
 };
 
 enum status mem_pool_open(struct mem_pool **out) {
-  *out = calloc(1, sizeof **out);
-  return *out ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
+  struct mem_pool *pool = calloc(1, sizeof *pool);
+  *out = NULL;
+  if (!pool) return STATUS_RESOURCE_EXHAUSTED;
+  pool->spare = malloc(sizeof *pool->spare + CHUNK_BYTES);
+  if (!pool->spare) {
+    free(pool);
+    return STATUS_RESOURCE_EXHAUSTED;
+  }
+  *out = pool;
+  return STATUS_OK;
 }
 
 void mem_pool_close(struct mem_pool *pool) {
@@ -50,6 +59,7 @@ void mem_pool_close(struct mem_pool *pool) {
     next = chunk->next;
     free(chunk);
   }
+  free(pool->spare);
   free(pool);
 }
 
@@ -58,12 +68,25 @@ static uint32_t class_of(size_t total_bytes) {
   return 64 - (uint32_t)__builtin_clzll(total_bytes - 1) - 5;
 }
 
+// One failing malloc is not felt: the spare chunk stands in, and is replaced as soon as there is
+// memory again.
+static struct chunk *chunk_take(struct mem_pool *pool) {
+  struct chunk *chunk = malloc(sizeof *chunk + CHUNK_BYTES);
+  if (!chunk) {
+    chunk = pool->spare;
+    pool->spare = NULL;
+  } else if (!pool->spare) {
+    pool->spare = malloc(sizeof *chunk + CHUNK_BYTES);
+  }
+  return chunk;
+}
+
 // What is left of the old chunk is smaller than one block of this class; it is given up (at most a
 // quarter).
 static struct header *carve(struct mem_pool *pool, uint32_t class_index) {
   size_t bytes = (size_t)32 << class_index;
   if ((size_t)(pool->bump_end - pool->bump) < bytes) {
-    struct chunk *chunk = malloc(sizeof *chunk + CHUNK_BYTES);
+    struct chunk *chunk = chunk_take(pool);
     if (!chunk) return NULL;
     chunk->next = pool->chunks;
     pool->chunks = chunk;
@@ -86,7 +109,7 @@ static struct header *take_large(size_t bytes) {
   return header;
 }
 
-void *mem_take(struct mem_pool *pool, size_t bytes) {
+static void *take(struct mem_pool *pool, size_t bytes) {
   struct header *header;
   if (!POOLED || bytes > MEM_MAX_POOLED_BYTES) {
     header = take_large(bytes);
@@ -103,6 +126,11 @@ void *mem_take(struct mem_pool *pool, size_t bytes) {
   return header + 1;
 }
 
+void *mem_take(struct mem_pool *pool, size_t bytes) {
+  if (pool->fail_in && --pool->fail_in == 0) return NULL;
+  return take(pool, bytes);
+}
+
 void mem_give(struct mem_pool *pool, void *block) {
   if (!block) return;
   struct header *header = (struct header *)block - 1;
@@ -116,14 +144,20 @@ void mem_give(struct mem_pool *pool, void *block) {
 }
 
 void *mem_resize(struct mem_pool *pool, void *block, size_t bytes) {
-  if (!block) return mem_take(pool, bytes);
+  if (!block) return take(pool, bytes);
   struct header *header = (struct header *)block - 1;
   if (POOLED && bytes <= header->bytes) return block;
-  void *moved = mem_take(pool, bytes);
+  void *moved = take(pool, bytes);
   if (!moved) return NULL;
   memcpy(moved, block, bytes < header->bytes ? bytes : header->bytes);
   mem_give(pool, block);
   return moved;
+}
+
+uint64_t mem_pool_fail(struct mem_pool *pool, uint64_t nth) {
+  uint64_t left = pool->fail_in;
+  pool->fail_in = nth;
+  return left;
 }
 
 size_t mem_pool_live(const struct mem_pool *pool) {

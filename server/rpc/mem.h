@@ -17,6 +17,9 @@ void *mem_take(struct mem_pool *pool, size_t bytes); // 16-byte aligned, not zer
 void *mem_resize(struct mem_pool *pool, void *block,
                  size_t bytes);                    // as realloc; `block` may be NULL
 void mem_give(struct mem_pool *pool, void *block); // `block` may be NULL
+// For tests: the `nth` mem_take from now on fails, once; 0: none. Returns what was left of an
+// earlier order: 0 when that has failed already.
+uint64_t mem_pool_fail(struct mem_pool *pool, uint64_t nth);
 size_t mem_pool_live(const struct mem_pool *pool); // blocks handed out now
 
 #endif
