@@ -11,6 +11,7 @@ void call_reset(struct call *call) {
   call->reply_bytes = 0;
   call->reply_length = call->reply_seen = 0;
   call->done_ns = 0;
+  call->unprocessed = false;
   call->http_status = 0;
   call->grpc_status = -1;
   call->prefix_bytes = 0;

@@ -34,6 +34,8 @@ struct call {
   size_t reply_bytes;               // captured: min(length, capacity)
   uint64_t reply_length;            // of the message, as its prefix says
   int64_t done_ns;
+  bool unprocessed; // it never left, or the server said while draining (GOAWAY) that it has not
+                    // looked at it
 
   // conn.c's.
   struct conn *conn;

@@ -121,6 +121,7 @@ static int on_frame_not_send(nghttp2_session *session, const nghttp2_frame *fram
     if (call->stream_id != frame->hd.stream_id) continue;
     nghttp2_session_set_stream_user_data(session, call->stream_id, NULL); // a close may yet follow
     h2->draining = true;
+    call->unprocessed = true;
     finish_as(h2, call, STATUS_UNAVAILABLE, nghttp2_strerror(error));
     break;
   }
@@ -156,11 +157,13 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
 }
 
 static int on_stream_close(nghttp2_session *session, int32_t stream_id, uint32_t error, void *arg) {
+  struct h2 *h2 = arg;
   struct call *call = nghttp2_session_get_stream_user_data(session, stream_id);
   if (!call) return 0;
   nghttp2_session_set_stream_user_data(session, stream_id, NULL);
+  call->unprocessed = error == NGHTTP2_REFUSED_STREAM && h2->draining;
   call_conclude(call, error);
-  finish(arg, call);
+  finish(h2, call);
   return 0;
 }
 

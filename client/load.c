@@ -10,6 +10,7 @@
 #define REPLY_HEAD_BYTES 4096 // enough for all parameters; payloads behind them are only counted
 #define LATE_NS NS_PER_MS
 #define PROGRESS_NS (100 * NS_PER_MS)
+#define RESENDS_MAX 3 // of one call, when connections drain
 
 struct load;
 
@@ -20,6 +21,7 @@ struct caller { // a slot that one call at a time uses
   const struct payload *payload;
   int variant;
   bool measured;
+  int resends;
   int64_t from_ns; // latency counts from here
   uint8_t head[REPLY_HEAD_BYTES];
 };
@@ -34,6 +36,8 @@ struct load {
   struct result *result;
   struct caller *callers;
   struct caller *free;
+  struct caller *resend; // calls that a draining connection gave back, to be sent first
+  int n_resend;
   int n_running;
   int next_conn;
   uint64_t n_sent;
@@ -76,10 +80,30 @@ static bool start_call(struct load *load, struct caller *caller, struct conn *co
   call->part[1] = caller->payload->body;
   call->expire_ns = now + load->options->timeout_ns;
   if (!conn_start(conn, call)) return false;
-  load->free = caller->next_free;
   load->n_running++;
+  return true;
+}
+
+static bool start_new_call(struct load *load, struct caller *caller, struct conn *conn,
+                           int64_t now) {
+  if (!start_call(load, caller, conn, now)) return false;
+  load->free = caller->next_free;
+  caller->resends = 0;
   load->n_sent++;
   return true;
+}
+
+// What any gRPC client does with a call that the server has not looked at. Its latency clock runs
+// on.
+static void send_again(struct load *load) {
+  while (load->resend) {
+    struct caller *caller = load->resend;
+    struct conn *conn = ready_conn(load);
+    if (!conn) return;
+    if (!start_call(load, caller, conn, clock_now_ns())) continue;
+    load->resend = caller->next_free;
+    load->n_resend--;
+  }
 }
 
 static const struct payload *next_payload(const struct load *load, uint64_t index) {
@@ -99,9 +123,8 @@ static void sum_slice(struct load *load, const struct outcome *outcome,
   }
 }
 
-static void on_done(struct call *call) {
-  struct caller *caller = call->arg;
-  struct load *load = caller->load;
+static void record(struct load *load, const struct caller *caller) {
+  const struct call *call = &caller->call;
   struct reply_cost cost;
   const int64_t done = call->done_ns;
   const struct outcome outcome = {
@@ -121,9 +144,23 @@ static void on_done(struct call *call) {
   load->last_done_ns = load->slice.last_done_ns = done;
   load->n_done++;
   load->n_failed += call->status != STATUS_OK;
-  caller->next_free = load->free;
-  load->free = caller;
+}
+
+static void on_done(struct call *call) {
+  struct caller *caller = call->arg;
+  struct load *load = caller->load;
   load->n_running--;
+  if (call->unprocessed && !load->stopped && caller->resends < RESENDS_MAX) {
+    caller->resends++;
+    caller->next_free = load->resend;
+    load->resend = caller;
+    load->n_resend++;
+    load->result->n_resent++;
+  } else {
+    record(load, caller);
+    caller->next_free = load->free;
+    load->free = caller;
+  }
   send_due(load);
 }
 
@@ -158,7 +195,7 @@ static void send_open(struct load *load) {
     if (!conn) return; // tried again when one comes up; the schedule does not wait
     struct caller *caller = load->free;
     caller->payload = next_payload(load, load->n_sent);
-    if (!start_call(load, caller, conn, now)) continue; // that connection has just gone
+    if (!start_new_call(load, caller, conn, now)) continue; // that connection has just gone
     const bool due = open_loop_take(&load->open, now, &scheduled);
     FW_ASSERT(due && scheduled == next);
     caller->measured = phases_send(&load->phases, scheduled) == PHASE_MEASURE;
@@ -206,7 +243,7 @@ static void end_slice(struct load *load) {
 // May one more call be sent now? Moves on to the next slice when the last one has drained.
 static bool ab_ready(struct load *load, int64_t now) {
   if (load->ab.sent_in_slice == load->ab.slice_calls) {
-    if (load->n_running > 0) return false;
+    if (load->n_running + load->n_resend > 0) return false;
     end_slice(load);
   }
   if (load->ab.sent_in_slice == 0) {
@@ -237,7 +274,7 @@ static void send_closed(struct load *load) {
     struct caller *caller = load->free;
     caller->payload = next_payload(load, ab ? ab_index(load) : load->n_sent);
     caller->variant = ab ? ab_variant(&load->ab) : 0;
-    if (!start_call(load, caller, conn, now)) continue; // that connection has just gone
+    if (!start_new_call(load, caller, conn, now)) continue; // that connection has just gone
     caller->from_ns = now;
     if (ab) {
       const bool taken = ab_take(&load->ab);
@@ -253,6 +290,7 @@ static void send_closed(struct load *load) {
 
 static void send_due(struct load *load) {
   if (load->stopped) return;
+  send_again(load);
   if (load->options->rate_per_s > 0)
     send_open(load);
   else
@@ -348,6 +386,8 @@ static void look_around(struct load *load, int64_t now) {
 static void finish(struct load *load, int64_t now) {
   struct result *result = load->result;
   int64_t scheduled = 0;
+  for (struct caller *caller = load->resend; caller; caller = caller->next_free)
+    record(load, caller);              // with the status that the draining connection left
   if (load->options->rate_per_s > 0) { // the rest of the plan that was due and never left
     while (!phases_over(&load->phases, open_loop_next_ns(&load->open)) &&
            open_loop_take(&load->open, now, &scheduled)) {
@@ -372,7 +412,8 @@ enum status load_run(const struct load_options *options, struct result *result, 
   net_watch(options->net, on_conn_state, &load);
   send_due(&load);
   int64_t now = clock_now_ns();
-  while (load.n_running > 0 || !(load.sending_over || load.stopped)) {
+  while (load.n_running > 0 || (load.n_resend > 0 && !load.stopped) ||
+         !(load.sending_over || load.stopped)) {
     uv_run(net_loop(options->net), UV_RUN_ONCE);
     now = clock_now_ns();
     look_around(&load, now);

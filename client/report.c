@@ -219,6 +219,12 @@ void report_errors(const struct report *report, FILE *out) {
               " scheduled calls never left: the rate is more than was answered\n",
               result->n_unsent);
     }
+    if (result->n_resent) {
+      fprintf(out,
+              "note: %" PRId64
+              " calls were sent again: a draining connection (GOAWAY) had not processed them\n",
+              result->n_resent);
+    }
     if (result->n_bad_cost) {
       fprintf(out, "note: %" PRId64 " replies had parameters that could not be read\n",
               result->n_bad_cost);

@@ -98,6 +98,7 @@ static json_t *level_json(const struct report *report, struct level *level) {
   json_object_set_new(out, "failed", json_integer(result_failed(result)));
   json_object_set_new(out, "warmup_calls", json_integer(result->n_warmup));
   json_object_set_new(out, "warmup_failed", json_integer(result->n_warmup_failed));
+  json_object_set_new(out, "resent", json_integer(result->n_resent));
   json_object_set_new(out, "interrupted", json_boolean(result->interrupted));
   json_object_set_new(out, "request_bytes", json_integer((json_int_t)result->request_bytes));
   json_object_set_new(out, "reply_bytes", json_integer((json_int_t)result->reply_bytes));

@@ -42,6 +42,8 @@ struct result {
   char status_message[STATUS_COUNT][RESULT_MESSAGE_BYTES]; // the first of each
   int64_t n_warmup, n_warmup_failed;
   int64_t warmup_status_count[STATUS_COUNT];
+  int64_t
+      n_resent; // calls that a draining connection gave back unprocessed and that were sent again
   int64_t n_bad_cost;                  // OK, but the reply's parameters could not be read
   struct samples lag_us;               // open loop: actual send after its scheduled time
   int64_t n_late;                      // of them over 1 ms late

@@ -25,6 +25,7 @@ struct fake_server {
   int fail_every;     // every n-th call ends RESOURCE_EXHAUSTED; 0: none
   int close_at_call;  // drop the connection when this call arrives; 0: never
   int goaway_at_call; // GOAWAY (all earlier calls are answered) after this call; 0: never
+  bool always_goaway; // every connection gets a GOAWAY that refuses its first call
   int mute_from_call; // no answers from this call on; 0: never
   int stall_at_call;  // when this call arrives, do nothing for stall_ms
   int stall_ms;
@@ -97,6 +98,10 @@ static int fake_data(nghttp2_session *session, uint8_t flags, int32_t id, const 
 static void fake_arrived(struct fake_conn *conn, struct fake_call *call) {
   struct fake_server *server = conn->server;
   int running = 0;
+  if (server->always_goaway) {
+    nghttp2_submit_goaway(conn->session, 0, 0, NGHTTP2_NO_ERROR, NULL, 0);
+    return;
+  }
   call->ended = true;
   call->number = ++server->n_calls;
   if (call->number <= FAKE_CALLS) server->variants[call->number - 1] = (char)('0' + call->variant);

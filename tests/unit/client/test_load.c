@@ -163,9 +163,19 @@ static void a_draining_connection_is_replaced_without_loss(void **state) {
   (void)state;
   server->goaway_at_call = 30;
   begin(1);
-  assert_int_equal(run(closed(1, 100)), 0);
+  assert_int_equal(run(closed(8, 400)), 0); // some calls are on their way when the GOAWAY comes
   assert_int_equal(result_failed(&result), 0);
-  assert_int_equal(result.variant[0].n_ok, 100);
+  assert_int_equal(result.variant[0].n_ok, 400);
+  print_message("sent again: %lld\n", (long long)result.n_resent);
+}
+
+static void a_server_that_only_drains_fails_the_calls_in_the_end(void **state) {
+  (void)state;
+  server->always_goaway = true;
+  begin(1);
+  assert_int_equal(run(closed(2, 4)), 0);
+  assert_int_equal(result.status_count[STATUS_UNAVAILABLE], 4);
+  assert_int_equal(result.n_resent, 12); // three times each
 }
 
 static void a_server_that_is_gone_ends_the_run(void **state) {
@@ -212,6 +222,7 @@ int main(void) {
       TEST(a_mute_server_costs_the_time_limit_and_is_reported),
       TEST(a_lost_connection_is_opened_again),
       TEST(a_draining_connection_is_replaced_without_loss),
+      TEST(a_server_that_only_drains_fails_the_calls_in_the_end),
       TEST(a_server_that_is_gone_ends_the_run),
       TEST(nobody_there_is_unavailable),
       TEST(an_interrupt_ends_the_run_early_with_what_there_is),
