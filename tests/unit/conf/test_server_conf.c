@@ -108,6 +108,27 @@ static void every_mistake_is_told_with_its_place(void **state) {
       "such a message could never be taken\n");
 }
 
+static void addresses_are_checked(void **state) {
+  (void)state;
+  const char *const good[] = {"127.0.0.1:0", ":8001", "[::1]:8001", "localhost:65535"};
+  const char *const bad[] = {"nonsense", "1.2.3.4", "::1:80", "[]:80", "[::1]",
+                             "a:65536",  "a:",      "a:-1",   "a:http"};
+  char text[128], errors[256];
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    snprintf(text, sizeof text, "server: {listen: '%s'}\n", good[i]);
+    if (load_text(text) != STATUS_OK) fail_msg("%s is refused", good[i]);
+  }
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    snprintf(text, sizeof text, "server: {admin: '%s'}\n", bad[i]);
+    snprintf(errors, sizeof errors,
+             "1:17: server.admin: expected host:port, [ipv6]:port or :port, found \"%s\"\n",
+             bad[i]);
+    refuses(text, errors);
+  }
+  refuses("server: {listen: ''}\n",
+          "1:18: server.listen: expected host:port, [ipv6]:port or :port, found \"\"\n");
+}
+
 static void a_missing_file_is_not_found(void **state) {
   (void)state;
   collected = (struct collect){0};
@@ -125,6 +146,7 @@ int main(void) {
       cmocka_unit_test(sections_of_comments_only_are_fine),
       cmocka_unit_test(models_are_relative_to_the_file),
       cmocka_unit_test(every_mistake_is_told_with_its_place),
+      cmocka_unit_test(addresses_are_checked),
       cmocka_unit_test(a_missing_file_is_not_found),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
