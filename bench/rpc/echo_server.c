@@ -30,7 +30,7 @@ struct echo {
   struct net *net;
   pthread_mutex_t lock; // a bench may lock; the daemon's executor does not
   struct later waiting[MAX_LATER];
-  int n_waiting;
+  int n_waiting, n_loops;
   atomic_bool stop;
 };
 
@@ -108,7 +108,7 @@ static void *later_main(void *arg) {
     pthread_mutex_lock(&echo->lock);
     bool any = echo->n_waiting > 0;
     pthread_mutex_unlock(&echo->lock);
-    for (int i = 0; any && i < 1; i++)
+    for (int i = 0; any && i < echo->n_loops; i++)
       wake_signal(net_loop_wake(echo->net, i));
   }
   return NULL;
@@ -123,11 +123,12 @@ static const struct method methods[] = {
 int main(int argc, char **argv) {
   static struct echo echo = {.lock = PTHREAD_MUTEX_INITIALIZER};
   char listen[32];
+  echo.n_loops = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 1;
   snprintf(listen, sizeof listen, "127.0.0.1:%s", argc > 1 ? argv[1] : "0");
   struct net_options options = {
       .listen = listen,
       .admin = getenv("ECHO_ADMIN"),
-      .n_loops = argc > 2 ? atoi(argv[2]) : 1,
+      .n_loops = echo.n_loops,
       .limits = {.max_message_bytes = 64 << 20,
                  .max_connections = 1024,
                  .max_calls = 1024,

@@ -8,9 +8,9 @@
 
 #define READ_BYTES (256 * 1024) // also the most one connection gets of a loop's turn
 #define MAX_IOV 256
-#define WRITES_PER_TURN                                                                            \
-  8 // then the others' turn: a fast reader could keep us here for all it asked for
+#define WRITES_PER_TURN 8        // then the others' turn, however fast this peer reads
 #define LINGER_NS NS_PER_S       // for the peer to read our last words and close
+#define KEEPALIVE_S 120          // TCP's own: the kernel notices a peer that is gone without a word
 #define STUCK_NS (60 * NS_PER_S) // a write without progress: the peer reads nothing any more
 
 // ---- end ----
@@ -215,7 +215,7 @@ void conn_open(struct loop *loop, int fd) {
     return;
   }
   int64_t now_ns = clock_now_ns();
-  if (uv_tcp_nodelay(&conn->tcp, 1) != 0 ||
+  if (uv_tcp_nodelay(&conn->tcp, 1) != 0 || uv_tcp_keepalive(&conn->tcp, 1, KEEPALIVE_S) != 0 ||
       h2_open(loop->rpc, conn, now_ns, &conn->h2) != STATUS_OK) {
     conn_abort(conn);
     return;
