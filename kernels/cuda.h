@@ -71,6 +71,12 @@ int row_kernel_run(const struct row_kernel *kernel, const struct row_args *args,
 // W of one dtype, 16-byte rows), else the simple one. y must not overlap an input, except that EPI_ADD's operand may be y.
 int linear_run(const struct linear_problem *problem, const struct view *in, const struct view *y, int64_t m, struct CUstream_st *stream);
 
+// ---- attention ----------------------------------------------------------------------------------------------------------
+// in: q [T, heads * d], k and v [T, kv_heads * d]; out [T, heads * d]: views, so that they may be columns of one wider buffer.
+// The geometry's counts are read on the host, its arrays are device addresses. out may be q.
+int attention_run(const struct attention_problem *problem, const struct view *in, const struct view *out,
+                  const struct batch_geometry *geometry, struct CUstream_st *stream);
+
 #ifdef __cplusplus
 }
 #endif

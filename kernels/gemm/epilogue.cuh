@@ -41,15 +41,30 @@ template <class D> static __device__ __forceinline__ float2 load_pair(const void
 }
 
 // DEGREE: of the erf polynomial, by how fine the output is.
-template <int DEGREE> static __device__ __forceinline__ float activate(int act, float x) {
+template <int ACT, int DEGREE> static __device__ __forceinline__ float activate(float x) {
+  if (ACT == ACT_GELU_ERF) return fw_gelu_erf_fast<DEGREE>(x);
+  if (ACT == ACT_GELU_TANH) return fw_gelu_tanh_fast(x);
+  if (ACT == ACT_RELU) return fw_max(x, 0.0f);
+  if (ACT == ACT_SILU) return fw_silu_fast(x);
+  if (ACT == ACT_TANH) return tanhf(x);
+  if (ACT == ACT_SIGMOID) return fw_sigmoid_fast(x);
+  return x;
+}
+
+template <int ACT, int DEGREE, int N> static __device__ __forceinline__ void activate_all(float (&v)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; j++) v[j] = activate<ACT, DEGREE>(v[j]);
+}
+
+template <int DEGREE, int N> static __device__ __forceinline__ void activate_any(int act, float (&v)[N]) {
   switch (act) {
-  case ACT_GELU_ERF: return fw_gelu_erf_fast<DEGREE>(x);
-  case ACT_GELU_TANH: return fw_gelu_tanh_fast(x);
-  case ACT_RELU: return fw_max(x, 0.0f);
-  case ACT_SILU: return fw_silu_fast(x);
-  case ACT_TANH: return tanhf(x);
-  case ACT_SIGMOID: return fw_sigmoid_fast(x);
-  default: return x;
+  case ACT_GELU_ERF: activate_all<ACT_GELU_ERF, DEGREE>(v); break;
+  case ACT_GELU_TANH: activate_all<ACT_GELU_TANH, DEGREE>(v); break;
+  case ACT_RELU: activate_all<ACT_RELU, DEGREE>(v); break;
+  case ACT_SILU: activate_all<ACT_SILU, DEGREE>(v); break;
+  case ACT_TANH: activate_all<ACT_TANH, DEGREE>(v); break;
+  case ACT_SIGMOID: activate_all<ACT_SIGMOID, DEGREE>(v); break;
+  default: break;
   }
 }
 
@@ -91,8 +106,7 @@ static __device__ __forceinline__ void epilogue_op_apply(const gemm_op &op, floa
 #pragma unroll
     for (int j = 0; j < N; j++) v[j] *= op.imm;
   } else if (op.kind == EPI_ACT) {
-#pragma unroll
-    for (int j = 0; j < N; j++) v[j] = activate<DEGREE>(op.act, v[j]);
+    activate_any<DEGREE>(op.act, v);
   } else if (wide) {
     epilogue_element<float>(op, v, row, col, rows, cols);
   } else {
@@ -115,8 +129,7 @@ static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, fl
     if (e.bias_wide) epilogue_bias<float>(e.bias, v, col, cols);
     else epilogue_bias<T>(e.bias, v, col, cols);
   }
-#pragma unroll
-  for (int j = 0; j < N; j++) v[j] = activate<DEGREE>(ACT, v[j]);
+  activate_all<ACT, DEGREE>(v);
   if (e.residual) {
     if (e.op[0].dtype == DTYPE_F32) epilogue_element<float>(e.op[0], v, row, col, rows, cols);
     else epilogue_element<T>(e.op[0], v, row, col, rows, cols);

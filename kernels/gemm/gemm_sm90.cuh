@@ -12,9 +12,12 @@
 // under the other's products. COOPERATIVE: both work on one tile (128 x 256, 64 rows each): less traffic a product, the
 // epilogue is exposed. gemm_pick chooses.
 //
-// Shared memory: STAGES x (BM + BN) x 128 bytes, 4 KiB a consumer warp to turn results into rows (stmatrix under the
-// 128-byte swizzle, then bulk stores of 16 x 64), barriers. Everything outside m, n, k is zero-filled or clipped by the
-// copy engine.
+// Each consumer warp has boxes of 16 x 64 results (2 KiB) in shared memory, in which fragments become rows (stmatrix under
+// the 128-byte swizzle) for the copy engine to store. Where there are as many boxes as a tile needs, the residual comes to the
+// same boxes by bulk copies that were asked for before the products began.
+//
+// Shared memory: STAGES x (BM + BN) x 128 bytes, BOXES x 16 KiB, barriers. Everything outside m, n, k is zero-filled or
+// clipped by the copy engine.
 #ifndef GEMM_GEMM_SM90_CUH
 #define GEMM_GEMM_SM90_CUH
 
@@ -25,22 +28,26 @@ struct gemm_args {
   int64_t m;
   int32_t n, k;
   enum dtype y_dtype;
-  bool y_bulk; // y can be written by the copy engine
+  bool y_bulk;        // y can be written by the copy engine
+  bool residual_bulk; // and the residual read by it
   void *y;
   int64_t y_stride;
   struct gemm_epilogue epilogue;
 };
 
-template <class T_, int BM_, int BN_, int STAGES_, bool PINGPONG_> struct gemm_config {
+template <class T_, int BM_, int BN_, int STAGES_, int BOXES_, bool PINGPONG_> struct gemm_config {
   using T = T_;
-  static constexpr int BM = BM_, BN = BN_, STAGES = STAGES_;
+  static constexpr int BM = BM_, BN = BN_, STAGES = STAGES_, BOXES = BOXES_;
   static constexpr bool PINGPONG = PINGPONG_;
   static constexpr int BK = 64, CLUSTER = 2, THREADS = 384;
   static constexpr int WM = PINGPONG ? BM : BM / 2; // rows of a warpgroup's part of a tile
   static constexpr int HALVES = WM / 64;
   static constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE_BYTES = A_BYTES + B_BYTES;
-  static constexpr int OUT_BYTES = 8 * 4096; // 8 warps, two buffers of 16 x 64 each
-  static constexpr int SHARED_BYTES = 1024 + STAGES * STAGE_BYTES + OUT_BYTES + 2 * STAGES * 8;
+  static constexpr int PARTS_N = BN / 64, PARTS = HALVES * PARTS_N; // boxes of a warp's part of a tile
+  static constexpr bool RESIDUAL = BOXES >= PARTS;
+  static constexpr int OUT_BYTES = 8 * BOXES * 2048; // 8 warps
+  static constexpr int SHARED_BYTES = 1024 + STAGES * STAGE_BYTES + OUT_BYTES + 2 * STAGES * 8 + 8 * 8;
+  static_assert(SHARED_BYTES <= 232448, "a block has 227 KiB");
   static constexpr int GROUP = 8; // clusters along m that walk n together: their x and W stay in L2
 };
 
@@ -66,7 +73,7 @@ static __device__ __forceinline__ void gemm_produce(const CUtensorMap *map_x, co
     const int row = (m * C::CLUSTER + rank) * C::BM, col = n * C::BN + rank * (C::BN / 2);
     for (int k = 0; k < k_steps; k++) {
       const uint32_t a = stages + stage * C::STAGE_BYTES, b = a + C::A_BYTES + rank * (C::B_BYTES / 2), bar = full + 8 * stage;
-      mbar_wait_cluster(empty + 8 * stage, parity);
+      mbar_wait(empty + 8 * stage, parity);
       mbar_expect(bar, C::STAGE_BYTES);
       tma_load_2d(a, map_x, bar, k * C::BK, row);
       tma_multicast_2d(b, map_w, bar, k * C::BK, col, 3);
@@ -75,21 +82,45 @@ static __device__ __forceinline__ void gemm_produce(const CUtensorMap *map_x, co
   }
 }
 
-// 64 columns of a warpgroup's 64 rows: epilogue, then to memory.
+// Where a lane finds its row of a box for stmatrix and ldmatrix: lanes 16 and up serve the next block of 8 columns.
+static __device__ __forceinline__ uint32_t gemm_box_at(uint32_t box, int block) {
+  const int lane = threadIdx.x % 32, r = lane % 16;
+  return box + r * 128 + (((block + lane / 16) ^ (r & 7)) << 4);
+}
+
+template <class T> static __device__ __forceinline__ float2 gemm_unpack(uint32_t w) {
+  if (__is_same(T, __nv_bfloat16)) return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
+  return __half22float2(*(const __half2 *)&w);
+}
+
+template <class T, int N> static __device__ __forceinline__ void gemm_add_box(float (&v)[N], uint32_t box, bool gate) {
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) {
+    uint32_t w[4];
+    ldmatrix_x4(gemm_box_at(box, j), w);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const float2 r = gemm_unpack<T>(w[i]);
+      float &x = v[4 * j + 2 * i], &y = v[4 * j + 2 * i + 1];
+      x = gate ? x * r.x : x + r.x;
+      y = gate ? y * r.y : y + r.y;
+    }
+  }
+  __syncwarp(); // the result is about to take its place
+}
+
+// 64 columns of a warp's 16 rows: epilogue, then to memory.
 template <class C, int ACT>
-static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_args &args, const CUtensorMap *map_y, uint32_t out, int buffer,
-                                                  int64_t row0, int col0) {
+static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_args &args, const CUtensorMap *map_y, uint32_t box, int64_t row0,
+                                                  int col0) {
   using T = typename C::T;
-  constexpr int DEGREE = sizeof(T) == 2 && __is_same(T, __nv_bfloat16) ? 7 : 9;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int64_t row = row0 + warp * 16 + lane / 4;
+  constexpr int DEGREE = __is_same(T, __nv_bfloat16) ? 7 : 9;
+  const int lane = threadIdx.x % 32;
+  const int64_t row = row0 + lane / 4;
   const int col = col0 + lane % 4 * 2;
   epilogue_apply<T, ACT, DEGREE>(args.epilogue, v, row, col, args.m, args.n);
+  if (C::RESIDUAL && args.residual_bulk) gemm_add_box<T>(v, box, args.epilogue.op[0].kind == EPI_MUL);
   if (args.y_bulk) {
-    const uint32_t box = out + buffer * 2048;
-    if (lane == 0) tma_store_wait_read<1>(); // the store before the last has left this buffer
-    __syncwarp();
-    const int r = lane % 16; // row this lane addresses; lanes 16.. serve the next block of 8 columns
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
       uint32_t w[4];
@@ -99,12 +130,12 @@ static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_arg
         if (__is_same(T, __nv_bfloat16)) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w[i]) : "f"(hi), "f"(lo));
         else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w[i]) : "f"(hi), "f"(lo));
       }
-      stmatrix_x4(box + r * 128 + (((j + lane / 16) ^ (r & 7)) << 4), w[0], w[1], w[2], w[3]);
+      stmatrix_x4(gemm_box_at(box, j), w[0], w[1], w[2], w[3]);
     }
     fence_async_proxy();
     __syncwarp();
     if (lane == 0) {
-      tma_store_2d(map_y, box, col0, (int)row0 + warp * 16);
+      tma_store_2d(map_y, box, col0, (int)row0);
       tma_store_commit();
     }
     return;
@@ -121,14 +152,26 @@ static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_arg
   }
 }
 
+// A warp asks for its part of the residual: into boxes whose last results have left.
+template <class C>
+static __device__ __forceinline__ void gemm_fetch_residual(const gemm_args &args, const CUtensorMap *map_r, uint32_t boxes, uint32_t bar,
+                                                           int64_t row0, int col0) {
+  if (threadIdx.x % 32 != 0) return;
+  tma_store_wait_read<0>();
+  mbar_expect(bar, C::PARTS * 2048); // what lies outside is filled with zeros, and counts
+  for (int i = 0; i < C::PARTS; i++)
+    tma_load_2d(boxes + i * 2048, map_r, bar, col0 + i % C::PARTS_N * 64, (int)row0 + i / C::PARTS_N * 64);
+}
+
 template <class C, int ACT>
-static __device__ __forceinline__ void gemm_consume(const gemm_args &args, const CUtensorMap *map_y, const gemm_tiles &tiles, int k_steps,
-                                                    uint32_t stages, uint32_t full, uint32_t empty, uint32_t out, int wg) {
+static __device__ __forceinline__ void gemm_consume(const gemm_args &args, const CUtensorMap *map_y, const CUtensorMap *map_r,
+                                                    const gemm_tiles &tiles, int k_steps, uint32_t stages, uint32_t full, uint32_t empty,
+                                                    uint32_t out, int wg) {
   using T = typename C::T;
-  const int thread = threadIdx.x % 128;
-  const uint32_t rank = cluster_rank();
-  int stage = 0, mine = 0, buffer = 0;
-  uint32_t parity = 0;
+  const int thread = threadIdx.x % 128, warp = threadIdx.x / 32;
+  const uint32_t rank = cluster_rank(), boxes = out + warp * C::BOXES * 2048, residual_bar = empty + 8 * (C::STAGES + warp);
+  int stage = 0, mine = 0, box = 0;
+  uint32_t parity = 0, residual_parity = 0;
   auto skip = [&](int steps) {
     stage += steps;
     parity ^= stage / C::STAGES & 1;
@@ -147,6 +190,8 @@ static __device__ __forceinline__ void gemm_consume(const gemm_args &args, const
     }
     int m, n;
     tiles.locate(t, C::GROUP, &m, &n);
+    const int64_t row0 = (int64_t)(m * C::CLUSTER + rank) * C::BM + (C::PINGPONG ? 0 : wg * C::WM) + warp % 4 * 16;
+    if (C::RESIDUAL && args.residual_bulk) gemm_fetch_residual<C>(args, map_r, boxes, residual_bar, row0, n * C::BN);
     float d[C::HALVES][C::BN / 2];
     if (C::PINGPONG) bar_sync(2 + wg, 256);
     int before = -1;
@@ -177,19 +222,32 @@ static __device__ __forceinline__ void gemm_consume(const gemm_args &args, const
 #pragma unroll
     for (int h = 0; h < C::HALVES; h++) hold(d[h]);
     release(before);
-    const int64_t row0 = (int64_t)(m * C::CLUSTER + rank) * C::BM + (C::PINGPONG ? 0 : wg * C::WM);
-    const uint32_t mine_out = out + (threadIdx.x / 32) * 4096;
+    if (C::RESIDUAL) {
+      if (args.residual_bulk) {
+        mbar_wait(residual_bar, residual_parity);
+        residual_parity ^= 1;
+      } else {
+        if (threadIdx.x % 32 == 0) tma_store_wait_read<0>(); // of the tile before: long done
+        __syncwarp();
+      }
+      box = 0;
+    }
 #pragma unroll
     for (int h = 0; h < C::HALVES; h++) {
 #pragma unroll
-      for (int c = 0; c < C::BN / 64; c++) {
+      for (int c = 0; c < C::PARTS_N; c++) {
         const int col0 = n * C::BN + c * 64;
-        if (row0 + h * 64 >= args.m || col0 >= args.n) continue;
-        float v[32];
+        if (row0 - warp % 4 * 16 + h * 64 < args.m && col0 < args.n) {
+          float v[32];
 #pragma unroll
-        for (int i = 0; i < 32; i++) v[i] = d[h][c * 32 + i];
-        gemm_write<C, ACT>(v, args, map_y, mine_out, buffer, row0 + h * 64, col0);
-        buffer ^= 1;
+          for (int i = 0; i < 32; i++) v[i] = d[h][c * 32 + i];
+          if (!C::RESIDUAL) { // two boxes in turn: the store before the last has left this one
+            if (threadIdx.x % 32 == 0) tma_store_wait_read<1>();
+            __syncwarp();
+          }
+          gemm_write<C, ACT>(v, args, map_y, boxes + box * 2048, row0 + h * 64, col0);
+        }
+        box = C::RESIDUAL ? box + 1 : box ^ 1;
       }
     }
   }
@@ -199,15 +257,16 @@ static __device__ __forceinline__ void gemm_consume(const gemm_args &args, const
 template <class C, int ACT>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(C::THREADS, 1)
     gemm_sm90(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_y,
-              const __grid_constant__ gemm_args args) {
+              const __grid_constant__ CUtensorMap map_r, const __grid_constant__ gemm_args args) {
   extern __shared__ uint8_t raw[];
   const uint32_t stages = (smem_address(raw) + 1023) & ~1023u, out = stages + C::STAGES * C::STAGE_BYTES;
   const uint32_t full = out + C::OUT_BYTES, empty = full + 8 * C::STAGES;
-  const int wg = threadIdx.x / 128, k_steps = (args.k + C::BK - 1) / C::BK;
+  const int wg = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), k_steps = (args.k + C::BK - 1) / C::BK;
   if (threadIdx.x == 0) {
     tma_prefetch_map(&map_x);
     tma_prefetch_map(&map_w);
     if (args.y_bulk) tma_prefetch_map(&map_y);
+    for (int w = 0; w < 8; w++) mbar_init(empty + 8 * (C::STAGES + w), 1);
     for (int s = 0; s < C::STAGES; s++) {
       mbar_init(full + 8 * s, 1);
       mbar_init(empty + 8 * s, C::CLUSTER * (C::PINGPONG ? 1 : 2));
@@ -224,7 +283,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(C::THREADS, 1)
     if (threadIdx.x == 256) gemm_produce<C>(&map_x, &map_w, tiles, k_steps, stages, full, empty);
   } else {
     registers_grow<232>();
-    gemm_consume<C, ACT>(args, &map_y, tiles, k_steps, stages, full, empty, out, wg);
+    gemm_consume<C, ACT>(args, &map_y, &map_r, tiles, k_steps, stages, full, empty, out, wg);
   }
   __syncwarp();
   cluster_sync(); // nobody leaves while the other block may still write here

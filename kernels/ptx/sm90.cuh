@@ -24,11 +24,12 @@ static __device__ __forceinline__ void mbar_expect(uint32_t bar, uint32_t bytes)
 static __device__ __forceinline__ void mbar_arrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-// The same barrier in block `rank` of the cluster.
+// The same barrier in block `rank` of the cluster. Plain, not .release.cluster: that form costs a fence of the whole GPU
+// (MEMBAR.ALL.GPU in the machine code), and what is handed over here was read by the tensor cores, which have finished.
 static __device__ __forceinline__ void mbar_arrive_at(uint32_t bar, uint32_t rank) {
   asm volatile("{\n.reg .b32 remote;\n"
                "mapa.shared::cluster.u32 remote, %0, %1;\n"
-               "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(bar),
+               "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(bar),
                "r"(rank)
                : "memory");
 }
@@ -42,18 +43,6 @@ static __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity) 
                "r"(parity)
                : "memory");
 }
-// Also orders what blocks of the cluster did before they arrived.
-static __device__ __forceinline__ void mbar_wait_cluster(uint32_t bar, uint32_t parity) {
-  asm volatile("{\n.reg .pred done;\n"
-               "again:\n"
-               "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-               "@done bra over;\n"
-               "bra again;\n"
-               "over:\n}" ::"r"(bar),
-               "r"(parity)
-               : "memory");
-}
-
 // ---- bulk tensor copies ------------------------------------------------------------------------------------------------
 static __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -140,6 +129,12 @@ static __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uin
   return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(leading_bytes >> 4) << 16 | (uint64_t)(stride_bytes >> 4) << 32 | 1ull << 62;
 }
 
+static __device__ __forceinline__ void ldmatrix_x4(uint32_t from, uint32_t (&w)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+               : "r"(from)
+               : "memory");
+}
 static __device__ __forceinline__ void stmatrix_x4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
