@@ -5,6 +5,7 @@ FW_IMAGE_ROOT=$FW_CACHE/containers
 cmd_image() {
   local base started=$SECONDS
   [ "$(id -u)" = 0 ] || image_skip "needs root (chroot)"
+  (($(sed -n 's/^CapEff:\t/0x/p' /proc/self/status) >> 21 & 1)) || image_skip "may not mount here (CAP_SYS_ADMIN)"
   try_packages "${PACKAGES_IMAGE[@]}" || true
   have buildah || image_skip "no buildah here"
   have debootstrap || image_skip "no debootstrap here"
@@ -27,13 +28,16 @@ fw_buildah() {
   buildah --storage-driver vfs --root "$FW_IMAGE_ROOT" --runroot "$FW_IMAGE_ROOT/run" "$@"
 }
 
-# A minimal Debian as the build stage's base, made once. Prints the image's name.
+# A minimal system of this host's kind as the build stage's base, made once. Prints the image's name.
 image_base() {
-  local suite=bookworm name=localhost/fusewire-base tree=$FW_CACHE/debootstrap container
+  local suite name tree=$FW_CACHE/debootstrap container components=main
+  suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
+  name=localhost/fusewire-base-$suite
+  grep -q '^ID=ubuntu' /etc/os-release && components=main,universe
   if ! fw_buildah images -q "$name" >/dev/null 2>&1; then
-    say "a minimal Debian $suite by debootstrap, once"
+    say "a minimal $suite by debootstrap, once"
     rm -rf "$tree"
-    debootstrap --variant=minbase "$suite" "$tree" >"$FW_CACHE/debootstrap.log" 2>&1 || return 1
+    debootstrap --variant=minbase --components="$components" "$suite" "$tree" >"$FW_CACHE/debootstrap.log" 2>&1 || return 1
     rm -rf "$tree/var/cache/apt/archives"/*.deb "$tree/var/lib/apt/lists"/*
     tar -C "$tree" -cf "$tree.tar" . && rm -rf "$tree"
     container=$(fw_buildah from scratch)
