@@ -56,7 +56,7 @@ static int bind_one(const struct addrinfo *info) {
 }
 
 static int bound_port(int fd) {
-  struct sockaddr_storage bound;
+  struct sockaddr_storage bound = {0};
   socklen_t bytes = sizeof bound;
   if (getsockname(fd, (struct sockaddr *)&bound, &bytes) != 0) return -1;
   if (bound.ss_family == AF_INET6) return ntohs(((struct sockaddr_in6 *)&bound)->sin6_port);

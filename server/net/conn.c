@@ -180,9 +180,9 @@ void conn_flush_dirty(struct loop *loop) {
 
 void conn_tick(struct conn *conn, int64_t now_ns) {
   if (conn->closing) return;
-  if (conn->close_by_ns != 0 && now_ns >= conn->close_by_ns)
-    conn_abort(conn);
-  else if (conn->stuck_since_ns != 0 && now_ns - conn->stuck_since_ns > STUCK_NS)
+  bool waited_enough = conn->close_by_ns != 0 && now_ns >= conn->close_by_ns;
+  bool stuck = conn->stuck_since_ns != 0 && now_ns - conn->stuck_since_ns > STUCK_NS;
+  if (waited_enough || stuck)
     conn_abort(conn);
   else if (!conn->half_closed)
     h2_tick(conn->h2, now_ns);

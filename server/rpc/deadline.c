@@ -40,7 +40,7 @@ enum status deadline_add(struct deadline_heap *heap, struct deadline *node) {
   FW_ASSERT(node->index == 0);
   if (heap->n + 1 >= heap->capacity) {
     uint32_t capacity = heap->capacity ? heap->capacity * 2 : 256;
-    struct deadline **nodes = realloc(heap->nodes, capacity * sizeof *nodes);
+    struct deadline **nodes = realloc(heap->nodes, capacity * sizeof(void *));
     if (!nodes) return STATUS_RESOURCE_EXHAUSTED;
     heap->nodes = nodes;
     heap->capacity = capacity;

@@ -132,8 +132,10 @@ static enum status framer_grow(struct grpc_framer *framer, struct grpc_room *roo
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                      "no room for a message of %" PRIu32 " bytes: limits.total_bytes is used up",
                      framer->declared);
-  if (framer->filled > 0) memcpy(slab->data, framer->slab->data, framer->filled);
-  if (framer->slab) slab_put(room->pool, framer->slab);
+  if (framer->slab) {
+    memcpy(slab->data, framer->slab->data, framer->filled);
+    slab_put(room->pool, framer->slab);
+  }
   framer->slab = slab;
   framer->room =
       slab->capacity_bytes < framer->declared ? (uint32_t)slab->capacity_bytes : framer->declared;

@@ -179,10 +179,9 @@ void h2_drain(struct h2 *h2, int64_t now_ns) {
   if (h2->dead || h2->closing || h2->drain != DRAIN_NO) return;
   h2->drain = DRAIN_NOTICED;
   h2->drain_since_ns = now_ns;
-  if (!h2->fed)
-    h2->dead = true; // a connection that never said anything is owed nothing
-  else if (nghttp2_submit_shutdown_notice(h2->session) != 0 ||
-           nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, drain_ping) != 0)
+  // A connection that never said anything is owed nothing.
+  if (!h2->fed || nghttp2_submit_shutdown_notice(h2->session) != 0 ||
+      nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, drain_ping) != 0)
     h2->dead = true;
   h2->rpc->dirty(h2->owner);
 }

@@ -442,7 +442,7 @@ static int http_get(int port, const char *request, char *out, size_t out_bytes) 
     at += (size_t)n;
   out[at] = 0;
   close(fd);
-  return atoi(out + 9);
+  return (int)strtol(out + 9, NULL, 10);
 }
 
 static void admin_port_serves_health_and_metrics(void **state) {

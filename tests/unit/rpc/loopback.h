@@ -130,9 +130,9 @@ static int client_header(nghttp2_session *session, const nghttp2_frame *frame, c
   char text[32];
   copy_text(text, sizeof text, name, name_bytes);
   if (strcmp(text, ":status") == 0)
-    seen->status = atoi((const char *)value);
+    seen->status = (int)strtol((const char *)value, NULL, 10);
   else if (strcmp(text, "grpc-status") == 0)
-    seen->grpc_status = atoi((const char *)value);
+    seen->grpc_status = (int)strtol((const char *)value, NULL, 10);
   else if (strcmp(text, "grpc-message") == 0)
     copy_text(seen->message, sizeof seen->message, value, bytes);
   else if (strcmp(text, "content-type") == 0)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- a message under construction ---------------------------------------------------------------------------------
+// ---- a message under construction ----
 struct bytes {
   uint8_t data[65536];
   size_t n;
@@ -19,7 +19,8 @@ static void put(struct bytes *out, const void *data, size_t n) {
   out->n += n;
 }
 static void put_varint(struct bytes *out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) put(out, &(uint8_t){(uint8_t)(value | 0x80)}, 1);
+  for (; value >= 0x80; value >>= 7)
+    put(out, &(uint8_t){(uint8_t)(value | 0x80)}, 1);
   put(out, &(uint8_t){(uint8_t)value}, 1);
 }
 static void put_field(struct bytes *out, uint32_t number, const void *data, size_t n) {
@@ -27,7 +28,9 @@ static void put_field(struct bytes *out, uint32_t number, const void *data, size
   put_varint(out, n);
   put(out, data, n);
 }
-static void put_text(struct bytes *out, uint32_t number, const char *text) { put_field(out, number, text, strlen(text)); }
+static void put_text(struct bytes *out, uint32_t number, const char *text) {
+  put_field(out, number, text, strlen(text));
+}
 static void put_number(struct bytes *out, uint32_t number, uint64_t value) {
   put_varint(out, number << 3);
   put_varint(out, value);
@@ -35,7 +38,9 @@ static void put_number(struct bytes *out, uint32_t number, uint64_t value) {
 static void put_inner(struct bytes *out, uint32_t number, const struct bytes *inner) {
   put_field(out, number, inner->data, inner->n);
 }
-static struct slice view(const struct bytes *bytes) { return (struct slice){bytes->data, bytes->n}; }
+static struct slice view(const struct bytes *bytes) {
+  return (struct slice){bytes->data, bytes->n};
+}
 
 static struct wire_infer infer;
 static struct error err;
@@ -48,14 +53,17 @@ static enum status split(const struct bytes *message) {
   free(copy);
   return status;
 }
-static enum status split_kept(const struct bytes *message) { return wire_split(view(message), &infer, &err); }
+static enum status split_kept(const struct bytes *message) {
+  return wire_split(view(message), &infer, &err);
+}
 
 static void assert_slice(struct slice slice, const char *text) {
   assert_int_equal(slice.bytes, strlen(text));
   if (slice.bytes > 0) assert_memory_equal(slice.data, text, slice.bytes);
 }
 
-static void put_parameter(struct bytes *out, uint32_t field, const char *key, const struct bytes *value) {
+static void put_parameter(struct bytes *out, uint32_t field, const char *key,
+                          const struct bytes *value) {
   static struct bytes entry;
   entry.n = 0;
   put_text(&entry, 1, key);
@@ -63,22 +71,28 @@ static void put_parameter(struct bytes *out, uint32_t field, const char *key, co
   put_inner(out, field, &entry);
 }
 
-// ---- what is accepted ---------------------------------------------------------------------------------------------
+// ---- what is accepted ----
 static void reads_what_protobuf_c_packs(void **state) {
   (void)state;
   int64_t shape[] = {2, 3}, big = -7;
   Inference__InferParameter value = INFERENCE__INFER_PARAMETER__INIT;
   value.parameter_choice_case = INFERENCE__INFER_PARAMETER__PARAMETER_CHOICE_INT64_PARAM;
   value.int64_param = big;
-  Inference__ModelInferRequest__ParametersEntry entry = INFERENCE__MODEL_INFER_REQUEST__PARAMETERS_ENTRY__INIT, *entries[] = {&entry};
+  Inference__ModelInferRequest__ParametersEntry
+      entry = INFERENCE__MODEL_INFER_REQUEST__PARAMETERS_ENTRY__INIT,
+      *entries[] = {&entry};
   entry.key = (char *)"k";
   entry.value = &value;
-  Inference__ModelInferRequest__InferInputTensor input = INFERENCE__MODEL_INFER_REQUEST__INFER_INPUT_TENSOR__INIT, *inputs[] = {&input};
+  Inference__ModelInferRequest__InferInputTensor
+      input = INFERENCE__MODEL_INFER_REQUEST__INFER_INPUT_TENSOR__INIT,
+      *inputs[] = {&input};
   input.name = (char *)"x";
   input.datatype = (char *)"FP32";
   input.n_shape = 2;
   input.shape = shape;
-  Inference__ModelInferRequest__InferRequestedOutputTensor output = INFERENCE__MODEL_INFER_REQUEST__INFER_REQUESTED_OUTPUT_TENSOR__INIT, *outputs[] = {&output};
+  Inference__ModelInferRequest__InferRequestedOutputTensor
+      output = INFERENCE__MODEL_INFER_REQUEST__INFER_REQUESTED_OUTPUT_TENSOR__INIT,
+      *outputs[] = {&output};
   output.name = (char *)"y";
   ProtobufCBinaryData raw = {5, (uint8_t *)"hello"};
   Inference__ModelInferRequest request = INFERENCE__MODEL_INFER_REQUEST__INIT;
@@ -149,8 +163,8 @@ static void the_last_value_wins(void **state) {
   message.n = value.n = 0;
   put_text(&message, 1, "first");
   put_text(&message, 1, "second");
-  put_number(&value, 1, 1);     // bool
-  put_text(&value, 3, "text");  // then a string: the oneof holds the string
+  put_number(&value, 1, 1);    // bool
+  put_text(&value, 3, "text"); // then a string: the oneof holds the string
   put_parameter(&message, 4, "k", &value);
   value.n = 0;
   put_number(&value, 2, 9);
@@ -192,11 +206,11 @@ static void unknown_fields_and_wrong_wire_types_are_skipped(void **state) {
   (void)state;
   static struct bytes message;
   message.n = 0;
-  put_number(&message, 1, 5);               // model_name as a varint
-  put_number(&message, 5, 5);               // an input as a varint
-  put_varint(&message, 7 << 3 | 5);         // raw as fixed32
+  put_number(&message, 1, 5);       // model_name as a varint
+  put_number(&message, 5, 5);       // an input as a varint
+  put_varint(&message, 7 << 3 | 5); // raw as fixed32
   put(&message, "abcd", 4);
-  put_varint(&message, 99 << 3 | 1);        // an unknown fixed64
+  put_varint(&message, 99 << 3 | 1); // an unknown fixed64
   put(&message, "abcdefgh", 8);
   put_text(&message, 536870911, "largest field number");
   put_text(&message, 1, "m");
@@ -220,7 +234,7 @@ static void groups_are_skipped_to_their_end(void **state) {
   assert_slice(infer.model_name, "m");
 }
 
-// ---- what is refused ----------------------------------------------------------------------------------------------
+// ---- what is refused ----
 static void bad_groups_are_refused(void **state) {
   (void)state;
   static struct bytes message;
@@ -233,8 +247,10 @@ static void bad_groups_are_refused(void **state) {
   put_varint(&message, 20 << 3 | 4); // ends none
   assert_int_equal(split(&message), STATUS_INTERNAL);
   message.n = 0;
-  for (int i = 0; i < 10000; i++) put_varint(&message, 20 << 3 | 3); // deeper than anything sane
-  for (int i = 0; i < 10000; i++) put_varint(&message, 20 << 3 | 4);
+  for (int i = 0; i < 10000; i++)
+    put_varint(&message, 20 << 3 | 3); // deeper than anything sane
+  for (int i = 0; i < 10000; i++)
+    put_varint(&message, 20 << 3 | 4);
   assert_int_equal(split(&message), STATUS_INTERNAL);
 }
 
@@ -244,23 +260,23 @@ static void malformed_bytes_are_internal(void **state) {
     const char *bytes;
     size_t n;
   } cases[] = {
-      {"\x0a", 1},                                             // no length
-      {"\x0a\x05mod", 5},                                      // shorter than its length
-      {"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11},    // a length of 2^64 - 1
-      {"\x08\x80", 2},                                         // a varint cut short
+      {"\x0a", 1},                                              // no length
+      {"\x0a\x05mod", 5},                                       // shorter than its length
+      {"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11},     // a length of 2^64 - 1
+      {"\x08\x80", 2},                                          // a varint cut short
       {"\x08\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", 12}, // an eleven-byte varint
-      {"\x00\x00", 2},                                         // field number 0
-      {"\x0e\x00", 2},                                         // wire type 6
-      {"\x0f\x00", 2},                                         // wire type 7
-      {"\x0d\x00\x00", 3},                                     // fixed32 cut short
-      {"\x09\x00\x00\x00\x00\x00\x00\x00", 8},                 // fixed64 cut short
-      {"\x2a\x02\x0a\x05", 4},                                 // an input whose name is longer than the input
-      {"\x2a\x03\x1a\x01\x80", 5},                             // a packed shape that ends inside a number
-      {"\x22\x02\x0a\x05", 4},                                 // a parameter entry, the same
-      {"\x22\x04\x12\x02\x0a\x05", 6},                         // a parameter value, the same
-      {"\x32\x02\x0a\x05", 4},                                 // a requested output, the same
-      {"\x2a\x04\x2a\x02\x32\x05", 6},                         // contents, the same
-      {"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00", 11},    // a key beyond 32 bits
+      {"\x00\x00", 2},                                          // field number 0
+      {"\x0e\x00", 2},                                          // wire type 6
+      {"\x0f\x00", 2},                                          // wire type 7
+      {"\x0d\x00\x00", 3},                                      // fixed32 cut short
+      {"\x09\x00\x00\x00\x00\x00\x00\x00", 8},                  // fixed64 cut short
+      {"\x2a\x02\x0a\x05", 4},         // an input whose name is longer than the input
+      {"\x2a\x03\x1a\x01\x80", 5},     // a packed shape that ends inside a number
+      {"\x22\x02\x0a\x05", 4},         // a parameter entry, the same
+      {"\x22\x04\x12\x02\x0a\x05", 6}, // a parameter value, the same
+      {"\x32\x02\x0a\x05", 4},         // a requested output, the same
+      {"\x2a\x04\x2a\x02\x32\x05", 6}, // contents, the same
+      {"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00", 11}, // a key beyond 32 bits
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     static struct bytes message;
@@ -295,14 +311,34 @@ static void every_cut_of_a_good_message_is_an_error_or_a_shorter_message(void **
 
 static void text_must_be_utf8(void **state) {
   (void)state;
-  static const char *const good[] = {"", "plain", "\xc2\x80", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xf0\x90\x80\x80",
-                                     "\xf4\x8f\xbf\xbf", "12345678\xc3\xa9", "a rather long text, more than one word\xe2\x82\xac"};
-  static const char *const bad[] = {"\x80", "\xc0\x80", "\xc1\xbf", "\xc3", "\xe0\x80\x80", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
-                                    "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "1234567\xff", "12345678\xff", "\xe2\x82"};
+  static const char *const good[] = {"",
+                                     "plain",
+                                     "\xc2\x80",
+                                     "\xe0\xa0\x80",
+                                     "\xed\x9f\xbf",
+                                     "\xf0\x90\x80\x80",
+                                     "\xf4\x8f\xbf\xbf",
+                                     "12345678\xc3\xa9",
+                                     "a rather long text, more than one word\xe2\x82\xac"};
+  static const char *const bad[] = {"\x80",
+                                    "\xc0\x80",
+                                    "\xc1\xbf",
+                                    "\xc3",
+                                    "\xe0\x80\x80",
+                                    "\xed\xa0\x80",
+                                    "\xf0\x8f\xbf\xbf",
+                                    "\xf4\x90\x80\x80",
+                                    "\xf5\x80\x80\x80",
+                                    "\xff",
+                                    "1234567\xff",
+                                    "12345678\xff",
+                                    "\xe2\x82"};
   for (size_t i = 0; i < sizeof good / sizeof *good; i++)
-    if (!wire_utf8((struct slice){(const uint8_t *)good[i], strlen(good[i])})) fail_msg("good %zu was refused", i);
+    if (!wire_utf8((struct slice){(const uint8_t *)good[i], strlen(good[i])}))
+      fail_msg("good %zu was refused", i);
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-    if (wire_utf8((struct slice){(const uint8_t *)bad[i], strlen(bad[i])})) fail_msg("bad %zu was accepted", i);
+    if (wire_utf8((struct slice){(const uint8_t *)bad[i], strlen(bad[i])}))
+      fail_msg("bad %zu was accepted", i);
     for (uint32_t field = 1; field <= 3; field++) {
       static struct bytes message;
       message.n = 0;
@@ -335,7 +371,10 @@ static void counts_are_capped(void **state) {
   static const struct {
     uint32_t field;
     int limit;
-  } cases[] = {{4, LIMIT_REQUEST_PARAMETERS}, {5, LIMIT_MODEL_INPUTS}, {6, LIMIT_MODEL_OUTPUTS}, {7, LIMIT_MODEL_INPUTS}};
+  } cases[] = {{4, LIMIT_REQUEST_PARAMETERS},
+               {5, LIMIT_MODEL_INPUTS},
+               {6, LIMIT_MODEL_OUTPUTS},
+               {7, LIMIT_MODEL_INPUTS}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     static struct bytes message, entry;
     message.n = 0;
@@ -351,7 +390,8 @@ static void counts_are_capped(void **state) {
   }
   static struct bytes message, input;
   message.n = input.n = 0;
-  for (int i = 0; i <= LIMIT_TENSOR_RANK; i++) put_number(&input, 3, 1);
+  for (int i = 0; i <= LIMIT_TENSOR_RANK; i++)
+    put_number(&input, 3, 1);
   put_inner(&message, 5, &input);
   assert_int_equal(split(&message), STATUS_INVALID_ARGUMENT);
 }
@@ -360,10 +400,12 @@ static void a_flood_of_entries_costs_no_memory(void **state) {
   (void)state;
   static struct bytes message;
   message.n = 0;
-  while (message.n + 2 <= sizeof message.data) put(&message, "\x2a\x00", 2);
+  while (message.n + 2 <= sizeof message.data)
+    put(&message, "\x2a\x00", 2);
   assert_int_equal(split(&message), STATUS_INVALID_ARGUMENT);
   message.n = 0;
-  while (message.n + 2 <= sizeof message.data) put(&message, "\x22\x00", 2); // one key over and over: the last wins
+  while (message.n + 2 <= sizeof message.data)
+    put(&message, "\x22\x00", 2); // one key over and over: the last wins
   assert_int_equal(split(&message), STATUS_OK);
   assert_int_equal(infer.n_parameters, 1);
 }
@@ -385,7 +427,7 @@ static void refusable_tensor_parameters_are_seen(void **state) {
   assert_false(infer.outputs[0].shared_memory);
 }
 
-// ---- typed contents -----------------------------------------------------------------------------------------------
+// ---- typed contents ----
 static void typed_contents_are_read_packed_and_unpacked(void **state) {
   (void)state;
   static struct bytes message, input, contents, packed;
@@ -456,7 +498,7 @@ static void empty_contents_are_no_contents(void **state) {
   assert_int_equal(infer.inputs[0].typed, 0);
 }
 
-// ---- small requests and the writer --------------------------------------------------------------------------------
+// ---- small requests and the writer ----
 static void names_are_split(void **state) {
   (void)state;
   static struct bytes message;
@@ -494,7 +536,8 @@ static void written_parameters_are_read_back_by_protobuf_c(void **state) {
   wire_put_parameter_text(&writer, 4, "text", 4, "on", 2);
   wire_put_bytes(&writer, 6, "payload", 7);
   assert_false(writer.over);
-  Inference__ModelInferResponse *reply = inference__model_infer_response__unpack(NULL, (size_t)(writer.at - room), room);
+  Inference__ModelInferResponse *reply =
+      inference__model_infer_response__unpack(NULL, (size_t)(writer.at - room), room);
   assert_non_null(reply);
   assert_string_equal(reply->model_name, "m");
   assert_int_equal(reply->n_parameters, 3);
