@@ -1,6 +1,6 @@
-// One thread's matrix products as the back end runs them: slices of a layer's weights that come from beyond the
-// second-level cache, with their epilogues, ours beside oneDNN's. Times are the thread's CPU time, so that a busy
-// machine disturbs little.
+// One thread's matrix products as the back end runs them: slices of a layer's weights that come
+// from beyond the second-level cache, with their epilogues, ours beside oneDNN's. Times are the
+// thread's CPU time, so that a busy machine disturbs little.
 //
 //   bench_product [--bf16] [--hot] [ROWS...]     (--hot: the same weights again and again)
 #include "kernels/cpu/product.h"
@@ -27,8 +27,10 @@ static bool read_rows(void *arg, int32_t first, int32_t rows, void *out) {
   const struct linear_problem *p = arg;
   uint32_t seed = (uint32_t)first + 1;
   for (int64_t i = 0; i < (int64_t)rows * p->k; i++) {
-    if (p->w_dtype == DTYPE_F32) ((float *)out)[i] = noise(&seed);
-    else ((uint16_t *)out)[i] = f32_to_bf16(noise(&seed));
+    if (p->w_dtype == DTYPE_F32)
+      ((float *)out)[i] = noise(&seed);
+    else
+      ((uint16_t *)out)[i] = f32_to_bf16(noise(&seed));
   }
   return true;
 }
@@ -37,8 +39,10 @@ static void *filled(size_t n, enum dtype dtype) {
   void *out = aligned_alloc(64, (n * 4 + 63) & ~(size_t)63);
   uint32_t seed = 7;
   for (size_t i = 0; i < n; i++) {
-    if (dtype == DTYPE_F32) ((float *)out)[i] = noise(&seed);
-    else ((uint16_t *)out)[i] = f32_to_bf16(noise(&seed));
+    if (dtype == DTYPE_F32)
+      ((float *)out)[i] = noise(&seed);
+    else
+      ((uint16_t *)out)[i] = f32_to_bf16(noise(&seed));
   }
   return out;
 }
@@ -49,11 +53,17 @@ struct subject { // one kind of product, ready to run
   struct view operands[EPILOGUE_MAX];
 };
 
-static void prepare(struct subject *s, const struct linear_problem *problem, enum product_kind kind, int32_t rows,
-                    int copies, const struct cpu_features *features) {
+static void prepare(struct subject *s, const struct linear_problem *problem, enum product_kind kind,
+                    int32_t rows, int copies, const struct cpu_features *features) {
   const char *why = "";
-  struct product_spec spec = {.problem = *problem, .x_stride = problem->k, .y_stride = problem->n, .n_slices = 2,
-                              .n_threads = 1, .kind = kind, .features = features, .ops = cpu_ops_for(features->isa)};
+  struct product_spec spec = {.problem = *problem,
+                              .x_stride = problem->k,
+                              .y_stride = problem->n,
+                              .n_slices = 2,
+                              .n_threads = 1,
+                              .kind = kind,
+                              .features = features,
+                              .ops = cpu_ops_for(features->isa)};
   for (int i = 0; i < copies; i++) {
     s->products[i] = product_create(&spec, read_rows, (void *)(uintptr_t)problem, &why);
     if (!s->products[i]) printf("%s\n", why), exit(1);
@@ -61,24 +71,27 @@ static void prepare(struct subject *s, const struct linear_problem *problem, enu
   size_t n = (size_t)problem->n;
   void *bias = filled(n, problem->y_dtype), *residual = filled(PRODUCT_ROWS * n, problem->y_dtype);
   for (int i = 0; i < problem->n_epilogue; i++)
-    s->operands[i] = (struct view){problem->epilogue[i].kind == EPI_BIAS ? bias : residual, problem->n, problem->n,
-                                   problem->y_dtype};
-  s->run = (struct product_run){.rows = rows,
-                                .x = filled(PRODUCT_ROWS * (size_t)problem->k, problem->x_dtype),
-                                .y = filled(PRODUCT_ROWS * n, problem->y_dtype),
-                                .operands = s->operands,
-                                .workspace = aligned_alloc(64, (product_workspace_bytes(s->products[0]) + 64) & ~(size_t)63)};
+    s->operands[i] = (struct view){problem->epilogue[i].kind == EPI_BIAS ? bias : residual,
+                                   problem->n, problem->n, problem->y_dtype};
+  s->run = (struct product_run){
+      .rows = rows,
+      .x = filled(PRODUCT_ROWS * (size_t)problem->k, problem->x_dtype),
+      .y = filled(PRODUCT_ROWS * n, problem->y_dtype),
+      .operands = s->operands,
+      .workspace = aligned_alloc(64, (product_workspace_bytes(s->products[0]) + 64) & ~(size_t)63)};
 }
 
 static double seconds_of(const struct subject *s, int copies) {
   double start = cpu_seconds();
-  for (int i = 0; i < copies; i++) product_run(s->products[i], &s->run);
+  for (int i = 0; i < copies; i++)
+    product_run(s->products[i], &s->run);
   return (cpu_seconds() - start) / copies;
 }
 
-// GFLOP/s of slice 0 of two, over `rows` rows: the best of many short turns, the two kinds in turn. (Leaks: a bench.)
-static void compare(const struct linear_problem *problem, int32_t rows, int copies, const struct cpu_features *features,
-                    double gflops[2]) {
+// GFLOP/s of slice 0 of two, over `rows` rows: the best of many short turns, the two kinds in turn.
+// (Leaks: a bench.)
+static void compare(const struct linear_problem *problem, int32_t rows, int copies,
+                    const struct cpu_features *features, double gflops[2]) {
   static struct subject subjects[2];
   double best[2] = {1e9, 1e9};
   prepare(&subjects[0], problem, PRODUCT_LIBRARY, rows, copies, features);
@@ -89,9 +102,11 @@ static void compare(const struct linear_problem *problem, int32_t rows, int copi
       if (seconds < best[i]) best[i] = seconds;
     }
   }
-  for (int i = 0; i < 2; i++) gflops[i] = 2.0 * rows * problem->k * (problem->n / 2) / best[i] * 1e-9;
   for (int i = 0; i < 2; i++)
-    for (int c = 0; c < copies; c++) product_destroy(subjects[i].products[c]);
+    gflops[i] = 2.0 * rows * problem->k * (problem->n / 2) / best[i] * 1e-9;
+  for (int i = 0; i < 2; i++)
+    for (int c = 0; c < copies; c++)
+      product_destroy(subjects[i].products[c]);
 }
 
 int main(int argc, char **argv) {
@@ -99,9 +114,12 @@ int main(int argc, char **argv) {
   int copies = COPIES, n_rows = 0;
   int32_t rows[64];
   for (int i = 1; i < argc; i++) {
-    if (!strcmp(argv[i], "--bf16")) dtype = DTYPE_BF16;
-    else if (!strcmp(argv[i], "--hot")) copies = 1;
-    else if (n_rows < 64) rows[n_rows++] = atoi(argv[i]);
+    if (!strcmp(argv[i], "--bf16"))
+      dtype = DTYPE_BF16;
+    else if (!strcmp(argv[i], "--hot"))
+      copies = 1;
+    else if (n_rows < 64)
+      rows[n_rows++] = atoi(argv[i]);
   }
   static const int32_t standard[] = {1, 8, 13, 25, 32, 51, 64};
   if (n_rows == 0) memcpy(rows, standard, sizeof standard), n_rows = 7;
@@ -113,16 +131,21 @@ int main(int argc, char **argv) {
     uint8_t n_epilogue;
     struct epilogue_op epilogue[2];
     const char *name;
-  } shapes[] = {{384, 1152, 0, {{0}}, "plain"},
-                {384, 1152, 1, {{.kind = EPI_BIAS}}, "bias"},
-                {384, 384, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ADD}}, "bias+add"},
-                {384, 1536, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ACT, .act = ACT_GELU_ERF}}, "bias+gelu"},
-                {1536, 384, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ADD}}, "bias+add"}};
-  printf("%s, %s, one thread, GFLOP/s of its CPU time\n%-24s %5s %9s %9s\n", features.brand, dtype_name(dtype), "shape",
-         "rows", "library", "own");
+  } shapes[] = {
+      {384, 1152, 0, {{0}}, "plain"},
+      {384, 1152, 1, {{.kind = EPI_BIAS}}, "bias"},
+      {384, 384, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ADD}}, "bias+add"},
+      {384, 1536, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ACT, .act = ACT_GELU_ERF}}, "bias+gelu"},
+      {1536, 384, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ADD}}, "bias+add"}};
+  printf("%s, %s, one thread, GFLOP/s of its CPU time\n%-24s %5s %9s %9s\n", features.brand,
+         dtype_name(dtype), "shape", "rows", "library", "own");
   for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-    struct linear_problem problem = {.n = shapes[s].n, .k = shapes[s].k, .x_dtype = dtype, .w_dtype = dtype,
-                                     .y_dtype = dtype, .n_epilogue = shapes[s].n_epilogue};
+    struct linear_problem problem = {.n = shapes[s].n,
+                                     .k = shapes[s].k,
+                                     .x_dtype = dtype,
+                                     .w_dtype = dtype,
+                                     .y_dtype = dtype,
+                                     .n_epilogue = shapes[s].n_epilogue};
     memcpy(problem.epilogue, shapes[s].epilogue, sizeof shapes[s].epilogue);
     for (int r = 0; r < n_rows; r++) {
       char name[64];

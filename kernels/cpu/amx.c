@@ -1,7 +1,8 @@
 // Our own bf16 product on AMX tiles. See kernels/cpu/own.h.
 //
-// Tiles 0..3 are 32 x 32 sums, 4 and 5 are 16 (or fewer) rows of x by 32 of k, 6 and 7 are 32 of k by 16 columns of the
-// weights. Per 32 of k: two loads of x, two of weights, four products of 16 cycles each, so the products bound it.
+// Tiles 0..3 are 32 x 32 sums, 4 and 5 are 16 (or fewer) rows of x by 32 of k, 6 and 7 are 32 of k
+// by 16 columns of the weights. Per 32 of k: two loads of x, two of weights, four products of 16
+// cycles each, so the products bound it.
 #include "kernels/cpu/own.h"
 
 #include "kernels/cpu/product.h"
@@ -24,14 +25,17 @@ struct tile_config { // what ldtilecfg reads: 64 bytes
 // Rows of the upper and lower half of a block; 0 of the lower: it is not used.
 AMX static void configure(int32_t upper, int32_t lower) {
   struct tile_config c __attribute__((aligned(64))) = {.palette = 1};
-  for (int t = 0; t < 8; t++) c.row_bytes[t] = 64;
+  for (int t = 0; t < 8; t++)
+    c.row_bytes[t] = 64;
   int32_t low = lower ? lower : 1;
   const int32_t rows[8] = {upper, upper, low, low, upper, low, 16, 16};
-  for (int t = 0; t < 8; t++) c.rows[t] = (uint8_t)rows[t];
+  for (int t = 0; t < 8; t++)
+    c.rows[t] = (uint8_t)rows[t];
   _tile_loadconfig(&c);
 }
 
-AMX static void micro_both(const uint16_t *x, int64_t stride, int32_t upper, const uint16_t *w, int32_t k, float *out) {
+AMX static void micro_both(const uint16_t *x, int64_t stride, int32_t upper, const uint16_t *w,
+                           int32_t k, float *out) {
   const uint16_t *lower = x + upper * stride;
   _tile_zero(0);
   _tile_zero(1);
@@ -53,7 +57,8 @@ AMX static void micro_both(const uint16_t *x, int64_t stride, int32_t upper, con
   _tile_stored(3, out + upper * OWN_GROUP_COLS + 16, OWN_GROUP_COLS * 4);
 }
 
-AMX static void micro_upper(const uint16_t *x, int64_t stride, const uint16_t *w, int32_t k, float *out) {
+AMX static void micro_upper(const uint16_t *x, int64_t stride, const uint16_t *w, int32_t k,
+                            float *out) {
   _tile_zero(0);
   _tile_zero(1);
   for (int32_t i = 0; i < k; i += 32, w += 4 * TILE_PAIRS) {
@@ -68,19 +73,22 @@ AMX static void micro_upper(const uint16_t *x, int64_t stride, const uint16_t *w
 }
 
 // Columns [first, first + cols) of the slice: sums of a block of rows, then the epilogue.
-AMX static void run_group(const struct product_call *c, int32_t first, int32_t cols, int32_t begin, int32_t rows,
-                          void (*epilogue_run)(const struct epilogue_call *call)) {
+AMX static void run_group(const struct product_call *c, int32_t first, int32_t cols, int32_t begin,
+                          int32_t rows, void (*epilogue_run)(const struct epilogue_call *call)) {
   int32_t upper = rows < 16 ? rows : 16;
   const uint16_t *x = (const uint16_t *)c->x + begin * c->x_stride;
   for (int32_t col = 0; col < cols; col += AMX_COLS) {
     const uint16_t *w = (const uint16_t *)c->weights + (int64_t)(first + col) * c->k;
-    if (rows > upper) micro_both(x, c->x_stride, upper, w, c->k, c->sums + col);
-    else micro_upper(x, c->x_stride, w, c->k, c->sums + col);
+    if (rows > upper)
+      micro_both(x, c->x_stride, upper, w, c->k, c->sums + col);
+    else
+      micro_upper(x, c->x_stride, w, c->k, c->sums + col);
   }
   epilogue_rectangle(&c->epilogue, c->sums, OWN_GROUP_COLS, begin, rows, first, cols, epilogue_run);
 }
 
-AMX void amx_product_run(const struct product_call *c, void (*epilogue_run)(const struct epilogue_call *call)) {
+AMX void amx_product_run(const struct product_call *c,
+                         void (*epilogue_run)(const struct epilogue_call *call)) {
   int32_t blocks = (c->rows + 31) / 32, configured = 0;
   for (int32_t first = 0; first < c->n; first += OWN_GROUP_COLS) {
     int32_t cols = c->n - first < OWN_GROUP_COLS ? c->n - first : OWN_GROUP_COLS;
@@ -103,7 +111,8 @@ bool amx_supports(int32_t k) {
   return false;
 }
 
-void amx_product_run(const struct product_call *c, void (*epilogue_run)(const struct epilogue_call *call)) {
+void amx_product_run(const struct product_call *c,
+                     void (*epilogue_run)(const struct epilogue_call *call)) {
   (void)c, (void)epilogue_run;
 }
 #endif
@@ -112,12 +121,15 @@ size_t amx_bytes(int32_t n, int32_t k) {
   return (size_t)((n + AMX_COLS - 1) / AMX_COLS * AMX_COLS) * (size_t)k * sizeof(uint16_t);
 }
 
-// Element (column, i) of the slice goes to panel, step of 32 of k, tile of 16 columns, pair of k, column, half.
+// Element (column, i) of the slice goes to panel, step of 32 of k, tile of 16 columns, pair of k,
+// column, half.
 void amx_pack(uint16_t *out, const uint16_t *w, int32_t n, int32_t k) {
   memset(out, 0, amx_bytes(n, k));
   for (int32_t col = 0; col < n; col++) {
-    uint16_t *tile = out + (size_t)(col / AMX_COLS * AMX_COLS) * (size_t)k + (size_t)(col % AMX_COLS / 16) * 512;
+    uint16_t *tile =
+        out + (size_t)(col / AMX_COLS * AMX_COLS) * (size_t)k + (size_t)(col % AMX_COLS / 16) * 512;
     for (int32_t i = 0; i < k; i++)
-      tile[(size_t)(i / 32) * 1024 + (size_t)(i % 32 / 2 * 32 + col % 16 * 2 + i % 2)] = w[(size_t)col * (size_t)k + (size_t)i];
+      tile[(size_t)(i / 32) * 1024 + (size_t)(i % 32 / 2 * 32 + col % 16 * 2 + i % 2)] =
+          w[(size_t)col * (size_t)k + (size_t)i];
   }
 }

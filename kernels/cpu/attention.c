@@ -1,8 +1,9 @@
-// Scratch of the attention kernels; the kernels themselves are compiled per instruction set (simd/attention_ops.c).
+// Scratch of the attention kernels; the kernels themselves are compiled per instruction set
+// (simd/attention_ops.c).
 #include "kernels/cpu/attention.h"
 
-// Layout (floats): queries [Q][d], keys transposed [d][K], values [K][d'], scores [Q][K], result [Q][d'], where d' is d
-// rounded up to 16.
+// Layout (floats): queries [Q][d], keys transposed [d][K], values [K][d'], scores [Q][K], result
+// [Q][d'], where d' is d rounded up to 16.
 size_t attention_scratch_bytes(const struct attention_problem *problem) {
   size_t d = (size_t)problem->head_dim, padded = (d + 15) & ~(size_t)15;
   size_t floats = ATTENTION_QUERIES * padded + d * ATTENTION_KEYS + ATTENTION_KEYS * padded +

@@ -27,7 +27,8 @@ static void read_brand(char out[64]) {
   char raw[49] = {0};
   memcpy(raw, regs, 48);
   const char *start = raw;
-  while (*start == ' ') start++;
+  while (*start == ' ')
+    start++;
   strncpy(out, start, 63);
 }
 
@@ -38,11 +39,13 @@ static void detect_x86(struct cpu_features *out) {
     bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & (1u << 29));
     if (f16c) out->isa = CPU_AVX2;
   }
-  if (out->isa == CPU_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+  if (out->isa == CPU_AVX2 && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq"))
     out->isa = CPU_AVX512;
   unsigned a, b, c, d;
-  if (out->isa == CPU_AVX512 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) out->avx512_bf16 = a & (1u << 5);
+  if (out->isa == CPU_AVX512 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
+    out->avx512_bf16 = a & (1u << 5);
   if (out->isa == CPU_AVX512 && __get_cpuid_count(7, 0, &a, &b, &c, &d))
     out->amx_bf16 = (d & (1u << 22)) && (d & (1u << 24)) && allow_amx();
   read_brand(out->brand);

@@ -7,15 +7,15 @@
 enum cpu_isa { CPU_PORTABLE, CPU_AVX2, CPU_AVX512, CPU_ISA_COUNT };
 
 struct cpu_features {
-  enum cpu_isa isa;       // the best one that this build and this processor share
-  bool avx512_bf16;       // vector bf16 dot products
-  bool amx_bf16;          // bf16 tile products, and the kernel lets this process use them
+  enum cpu_isa isa;            // the best one that this build and this processor share
+  bool avx512_bf16;            // vector bf16 dot products
+  bool amx_bf16;               // bf16 tile products, and the kernel lets this process use them
   int64_t l1d_bytes, l2_bytes; // of one core; a cautious guess where the system does not tell
-  char brand[64];         // "AMD EPYC 9B14 96-Core Processor"
+  char brand[64];              // "AMD EPYC 9B14 96-Core Processor"
 };
 
-// Fills `out`. Asks the kernel for permission to use AMX state for the whole process, so call it before threads that
-// compute are made. Any thread.
+// Fills `out`. Asks the kernel for permission to use AMX state for the whole process, so call it
+// before threads that compute are made. Any thread.
 void cpu_detect(struct cpu_features *out);
 const char *cpu_isa_name(enum cpu_isa isa); // "portable", "avx2", "avx512"
 
@@ -26,14 +26,14 @@ struct attention_call;
 struct pack_call;
 struct product_call;
 
-// Kernels of one instruction set: the same sources (kernels/cpu/simd) compiled for each. Pure functions of their
-// arguments; no allocation, no synchronisation; any thread.
+// Kernels of one instruction set: the same sources (kernels/cpu/simd) compiled for each. Pure
+// functions of their arguments; no allocation, no synchronisation; any thread.
 struct cpu_ops {
   enum cpu_isa isa;
   void (*row_run)(const struct row_kernel *kernel, const struct row_call *call);
   void (*epilogue_run)(const struct epilogue_call *call);
   void (*attention_run)(const struct attention_call *call);
-  void (*scores_run)(const struct attention_call *call);   // unfused attention, one matrix after each
+  void (*scores_run)(const struct attention_call *call); // unfused attention, one matrix after each
   void (*softmax_run)(const struct attention_call *call);
   void (*scale_run)(const struct attention_call *call);
   void (*context_run)(const struct attention_call *call);

@@ -1,5 +1,6 @@
-// The one file that calls oneDNN: single-threaded matrix products for every bucket of rows, made at load time.
-// Compiles with 2.x (memory descriptors by value, operation descriptors) and 3.x (opaque descriptors).
+// The one file that calls oneDNN: single-threaded matrix products for every bucket of rows, made at
+// load time. Compiles with 2.x (memory descriptors by value, operation descriptors) and 3.x (opaque
+// descriptors).
 #include "kernels/cpu/onednn.h"
 
 #include "kernels/cpu/product.h"
@@ -9,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Row counts with code of their own: 1..EXACT and PRODUCT_ROWS. Other counts are run as EXACT rows and the rest, which
-// costs less than 2 %: at 32 rows a product is as fast as it gets.
+// Row counts with code of their own: 1..EXACT and PRODUCT_ROWS. Other counts are run as EXACT rows
+// and the rest, which costs less than 2 %: at 32 rows a product is as fast as it gets.
 #define EXACT 32
 #define N_BUCKETS (EXACT + 1)
 
@@ -42,7 +43,7 @@ struct onednn_slice {
     dnnl_stream_t stream;
     dnnl_memory_t bias;
     void *scratch;
-  } *threads;
+  } * threads;
   size_t scratch_bytes;
   struct bucket buckets[N_BUCKETS];
 };
@@ -56,8 +57,8 @@ static dnnl_data_type_t type_of(enum dtype dtype) {
 }
 
 // ---- descriptors, where the versions differ ----
-static bool md_strided(md_handle *md, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride,
-                       enum dtype dtype) {
+static bool md_strided(md_handle *md, int64_t rows, int64_t cols, int64_t row_stride,
+                       int64_t col_stride, enum dtype dtype) {
   dnnl_dims_t dims = {rows, cols}, strides = {row_stride, col_stride};
 #if DNNL_VERSION_MAJOR >= 3
   return dnnl_memory_desc_create_with_strides(md, 2, dims, type_of(dtype), strides) == dnnl_success;
@@ -69,9 +70,11 @@ static bool md_strided(md_handle *md, int64_t rows, int64_t cols, int64_t row_st
 static bool md_any(md_handle *md, int64_t rows, int64_t cols, enum dtype dtype) {
   dnnl_dims_t dims = {rows, cols};
 #if DNNL_VERSION_MAJOR >= 3
-  return dnnl_memory_desc_create_with_tag(md, 2, dims, type_of(dtype), dnnl_format_tag_any) == dnnl_success;
+  return dnnl_memory_desc_create_with_tag(md, 2, dims, type_of(dtype), dnnl_format_tag_any) ==
+         dnnl_success;
 #else
-  return dnnl_memory_desc_init_by_tag(md, 2, dims, type_of(dtype), dnnl_format_tag_any) == dnnl_success;
+  return dnnl_memory_desc_init_by_tag(md, 2, dims, type_of(dtype), dnnl_format_tag_any) ==
+         dnnl_success;
 #endif
 }
 
@@ -84,14 +87,16 @@ static void md_free(md_handle *md) {
 }
 
 // A matmul of x, w, (bias,) y. Weights in `w` as the first bucket chose them, or "any".
-static dnnl_primitive_desc_t matmul_desc(dnnl_engine_t engine, md_handle x, md_handle w, const md_handle *bias,
-                                         md_handle y) {
+static dnnl_primitive_desc_t matmul_desc(dnnl_engine_t engine, md_handle x, md_handle w,
+                                         const md_handle *bias, md_handle y) {
   dnnl_primitive_attr_t attr = NULL;
   dnnl_primitive_desc_t desc = NULL;
   if (dnnl_primitive_attr_create(&attr) != dnnl_success) return NULL;
-  if (dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) != dnnl_success) goto out;
+  if (dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) != dnnl_success)
+    goto out;
 #if DNNL_VERSION_MAJOR >= 3
-  if (dnnl_matmul_primitive_desc_create(&desc, engine, x, w, bias ? *bias : NULL, y, attr) != dnnl_success)
+  if (dnnl_matmul_primitive_desc_create(&desc, engine, x, w, bias ? *bias : NULL, y, attr) !=
+      dnnl_success)
     desc = NULL;
 #else
   dnnl_matmul_desc_t op;
@@ -112,12 +117,14 @@ static md_query query_md(const_dnnl_primitive_desc_t desc, dnnl_query_t what) {
   return dnnl_primitive_desc_query_md(desc, what, 0);
 }
 
-static dnnl_primitive_desc_t bucket_desc(const struct onednn_slice *s, int32_t rows, const md_handle *packed) {
+static dnnl_primitive_desc_t bucket_desc(const struct onednn_slice *s, int32_t rows,
+                                         const md_handle *packed) {
   const struct onednn_slice_spec *p = &s->spec;
   md_handle x = {0}, w = {0}, y = {0}, bias = {0};
   dnnl_primitive_desc_t desc = NULL;
   bool made = md_strided(&x, rows, p->k, p->x_stride, 1, p->x_dtype) &&
-              md_strided(&y, rows, p->n, p->y_stride, 1, p->y_dtype) && md_strided(&bias, 1, p->n, p->n, 1, DTYPE_F32) &&
+              md_strided(&y, rows, p->n, p->y_stride, 1, p->y_dtype) &&
+              md_strided(&bias, 1, p->n, p->n, 1, DTYPE_F32) &&
               (packed || md_any(&w, p->k, p->n, p->w_dtype));
   if (made) desc = matmul_desc(s->engine, x, packed ? *packed : w, p->bias ? &bias : NULL, y);
   md_free(&x), md_free(&w), md_free(&y), md_free(&bias);
@@ -125,19 +132,22 @@ static dnnl_primitive_desc_t bucket_desc(const struct onednn_slice *s, int32_t r
 }
 
 // ---- creation ----
-static bool pack_weights(struct onednn_slice *s, const_dnnl_primitive_desc_t desc, const void *weights) {
+static bool pack_weights(struct onednn_slice *s, const_dnnl_primitive_desc_t desc,
+                         const void *weights) {
   const struct onednn_slice_spec *p = &s->spec;
   md_query packed = query_md(desc, dnnl_query_weights_md);
   s->weight_bytes = (int64_t)dnnl_memory_desc_get_size(packed);
-  if (dnnl_memory_create(&s->weights, packed, s->engine, DNNL_MEMORY_ALLOCATE) != dnnl_success) return false;
+  if (dnnl_memory_create(&s->weights, packed, s->engine, DNNL_MEMORY_ALLOCATE) != dnnl_success)
+    return false;
   md_handle plain = {0};
   dnnl_memory_t from = NULL;
   dnnl_primitive_desc_t reorder_desc = NULL;
   dnnl_primitive_t reorder = NULL;
   bool ok = md_strided(&plain, p->k, p->n, 1, p->k, p->w_dtype) &&
-            dnnl_memory_create(&from, MD_REF(plain), s->engine, (void *)(uintptr_t)weights) == dnnl_success &&
-            dnnl_reorder_primitive_desc_create(&reorder_desc, MD_REF(plain), s->engine, packed, s->engine, NULL) ==
+            dnnl_memory_create(&from, MD_REF(plain), s->engine, (void *)(uintptr_t)weights) ==
                 dnnl_success &&
+            dnnl_reorder_primitive_desc_create(&reorder_desc, MD_REF(plain), s->engine, packed,
+                                               s->engine, NULL) == dnnl_success &&
             dnnl_primitive_create(&reorder, reorder_desc) == dnnl_success;
   if (ok) {
     dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, s->weights}};
@@ -203,8 +213,10 @@ static bool make_threads(struct onednn_slice *s) {
   s->threads = calloc((size_t)s->spec.n_threads, sizeof *s->threads);
   bool ok = s->threads && md_strided(&bias, 1, s->spec.n, s->spec.n, 1, DTYPE_F32);
   for (int t = 0; ok && t < s->spec.n_threads; t++) {
-    ok = dnnl_stream_create(&s->threads[t].stream, s->engine, dnnl_stream_default_flags) == dnnl_success &&
-         dnnl_memory_create(&s->threads[t].bias, MD_REF(bias), s->engine, DNNL_MEMORY_NONE) == dnnl_success;
+    ok = dnnl_stream_create(&s->threads[t].stream, s->engine, dnnl_stream_default_flags) ==
+             dnnl_success &&
+         dnnl_memory_create(&s->threads[t].bias, MD_REF(bias), s->engine, DNNL_MEMORY_NONE) ==
+             dnnl_success;
   }
   md_free(&bias);
   return ok;
@@ -216,13 +228,16 @@ static bool make_scratch(struct onednn_slice *s) {
     s->threads[t].scratch = aligned_alloc(64, bytes);
     if (!s->threads[t].scratch) return false;
     for (int i = 0; i < N_BUCKETS; i++) {
-      if (dnnl_memory_set_data_handle(s->buckets[i].args[t].scratch, s->threads[t].scratch) != dnnl_success) return false;
+      if (dnnl_memory_set_data_handle(s->buckets[i].args[t].scratch, s->threads[t].scratch) !=
+          dnnl_success)
+        return false;
     }
   }
   return true;
 }
 
-struct onednn_slice *onednn_slice_create(const struct onednn_slice_spec *spec, const void *weights, const char **why) {
+struct onednn_slice *onednn_slice_create(const struct onednn_slice_spec *spec, const void *weights,
+                                         const char **why) {
   *why = "out of memory";
   struct onednn_slice *s = calloc(1, sizeof *s);
   if (!s) return NULL;
@@ -259,7 +274,8 @@ void onednn_slice_destroy(struct onednn_slice *s) {
 }
 
 // ---- execution ----
-static bool run_bucket(const struct onednn_slice *s, int thread, int bucket, const void *x, const float *bias, void *y) {
+static bool run_bucket(const struct onednn_slice *s, int thread, int bucket, const void *x,
+                       const float *bias, void *y) {
   const struct bucket *b = &s->buckets[bucket];
   struct args *a = &b->args[thread];
   struct per_thread *t = &s->threads[thread];
@@ -271,16 +287,19 @@ static bool run_bucket(const struct onednn_slice *s, int thread, int bucket, con
                              {DNNL_ARG_DST, a->y},
                              {DNNL_ARG_SCRATCHPAD, a->scratch},
                              {DNNL_ARG_BIAS, t->bias}};
-  if (s->spec.bias && dnnl_memory_set_data_handle(t->bias, (void *)(uintptr_t)bias) != dnnl_success) return false;
-  return dnnl_primitive_execute(b->primitive, t->stream, s->spec.bias ? 5 : 4, args) == dnnl_success;
+  if (s->spec.bias && dnnl_memory_set_data_handle(t->bias, (void *)(uintptr_t)bias) != dnnl_success)
+    return false;
+  return dnnl_primitive_execute(b->primitive, t->stream, s->spec.bias ? 5 : 4, args) ==
+         dnnl_success;
 }
 
-bool onednn_slice_run(const struct onednn_slice *s, int thread, int32_t rows, const void *x, const float *bias,
-                      void *y) {
+bool onednn_slice_run(const struct onednn_slice *s, int thread, int32_t rows, const void *x,
+                      const float *bias, void *y) {
   if (rows == PRODUCT_ROWS) return run_bucket(s, thread, EXACT, x, bias, y);
   for (int32_t done = 0; done < rows;) {
     int32_t n = rows - done < EXACT ? rows - done : EXACT;
-    const char *px = (const char *)x + (int64_t)done * s->spec.x_stride * (int64_t)dtype_bytes(s->spec.x_dtype);
+    const char *px =
+        (const char *)x + (int64_t)done * s->spec.x_stride * (int64_t)dtype_bytes(s->spec.x_dtype);
     char *py = (char *)y + (int64_t)done * s->spec.y_stride * (int64_t)dtype_bytes(s->spec.y_dtype);
     if (!run_bucket(s, thread, n - 1, px, bias, py)) return false;
     done += n;
@@ -292,7 +311,8 @@ int64_t onednn_slice_bytes(const struct onednn_slice *s) {
   return s->weight_bytes;
 }
 
-// The library's OpenMP run-time would start (and keep spinning) threads of its own: one thread for each of ours.
+// The library's OpenMP run-time would start (and keep spinning) threads of its own: one thread for
+// each of ours.
 void onednn_thread_init(void) {
   void (*set_num_threads)(int) = NULL;
   *(void **)&set_num_threads = dlsym(RTLD_DEFAULT, "omp_set_num_threads");

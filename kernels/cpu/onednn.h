@@ -1,5 +1,5 @@
-// The library's side of products: what product.c needs from oneDNN. One file calls it (onednn.c), so that 2.x and 3.x
-// differ in one place.
+// The library's side of products: what product.c needs from oneDNN. One file calls it (onednn.c),
+// so that 2.x and 3.x differ in one place.
 #ifndef KERNELS_CPU_ONEDNN_H
 #define KERNELS_CPU_ONEDNN_H
 
@@ -15,11 +15,12 @@ struct onednn_slice_spec {
   int n_threads;
 };
 // `weights` is [n, k] row-major of w_dtype and may be freed afterwards.
-struct onednn_slice *onednn_slice_create(const struct onednn_slice_spec *spec, const void *weights, const char **why);
+struct onednn_slice *onednn_slice_create(const struct onednn_slice_spec *spec, const void *weights,
+                                         const char **why);
 void onednn_slice_destroy(struct onednn_slice *slice);
 // y [rows, n] = x [rows, k] W^T (+ bias).
-bool onednn_slice_run(const struct onednn_slice *slice, int thread, int32_t rows, const void *x, const float *bias,
-                      void *y);
+bool onednn_slice_run(const struct onednn_slice *slice, int thread, int32_t rows, const void *x,
+                      const float *bias, void *y);
 int64_t onednn_slice_bytes(const struct onednn_slice *slice);
 void onednn_thread_init(void);
 const char *onednn_version(void); // "2.6.3"

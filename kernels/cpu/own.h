@@ -1,10 +1,12 @@
-// Our own product kernels: one slice of columns, any number of rows up to PRODUCT_ROWS, sums in fp32.
+// Our own product kernels: one slice of columns, any number of rows up to PRODUCT_ROWS, sums in
+// fp32.
 //
-// fp32 (simd/product_ops.c): panels of two vectors of columns, weights as [panel][k][columns]; up to PRODUCT_MR rows of
-// sums in registers; x is broadcast from where it lies.
-// bf16 on AMX (amx.c): panels of 32 columns, weights as [panel][k/32][2 tiles][16 pairs of k][16 columns]; 32 x 32 sums
+// fp32 (simd/product_ops.c): panels of two vectors of columns, weights as [panel][k][columns]; up
+// to PRODUCT_MR rows of sums in registers; x is broadcast from where it lies. bf16 on AMX (amx.c):
+// panels of 32 columns, weights as [panel][k/32][2 tiles][16 pairs of k][16 columns]; 32 x 32 sums
 // in four tiles. k must be a multiple of 32.
-// Both stop every few panels to run the epilogue over what they made, which is then in the first-level cache.
+// Both stop every few panels to run the epilogue over what they made, which is then in the
+// first-level cache.
 #ifndef KERNELS_CPU_OWN_H
 #define KERNELS_CPU_OWN_H
 
@@ -15,10 +17,11 @@
 struct product_call {
   int32_t rows, n, k;
   const void *x;
-  int64_t x_stride;       // elements
-  const void *weights;    // packed
-  float *sums;            // scratch: OWN_SUMS_FLOATS, 64-byte aligned
-  // The epilogue over the whole slice: y and operands at row 0, column 0 of the slice; rows, cols and sums are filled in.
+  int64_t x_stride;    // elements
+  const void *weights; // packed
+  float *sums;         // scratch: OWN_SUMS_FLOATS, 64-byte aligned
+  // The epilogue over the whole slice: y and operands at row 0, column 0 of the slice; rows, cols
+  // and sums are filled in.
   struct epilogue_call epilogue;
 };
 
@@ -32,6 +35,7 @@ void own_f32_pack(float *out, const float *w, int32_t n, int32_t k, int32_t pane
 bool amx_supports(int32_t k);
 size_t amx_bytes(int32_t n, int32_t k);
 void amx_pack(uint16_t *out, const uint16_t *w, int32_t n, int32_t k);
-void amx_product_run(const struct product_call *call, void (*epilogue_run)(const struct epilogue_call *call));
+void amx_product_run(const struct product_call *call,
+                     void (*epilogue_run)(const struct epilogue_call *call));
 
 #endif

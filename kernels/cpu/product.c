@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_ALIGN 32    // columns; our own kernels work on panels of this width
-#define SLICE_MIN 64      // columns: below, one thread does it all
+#define SLICE_ALIGN 32 // columns; our own kernels work on panels of this width
+#define SLICE_MIN 64   // columns: below, one thread does it all
 
 struct slice {
   int32_t first, n;
@@ -43,7 +43,8 @@ static int32_t count_slices(const struct product_spec *spec) {
 static void cut_slices(struct product *p) {
   int32_t n = p->spec.problem.n, units = (n + SLICE_ALIGN - 1) / SLICE_ALIGN;
   for (int32_t i = 0; i < p->n_slices; i++) {
-    int32_t begin = units * i / p->n_slices * SLICE_ALIGN, end = units * (i + 1) / p->n_slices * SLICE_ALIGN;
+    int32_t begin = units * i / p->n_slices * SLICE_ALIGN,
+            end = units * (i + 1) / p->n_slices * SLICE_ALIGN;
     if (end > n) end = n;
     p->slices[i].first = begin;
     p->slices[i].n = end - begin;
@@ -62,8 +63,8 @@ static bool own_supports(const struct product_spec *spec) {
   return problem->x_dtype == DTYPE_BF16 && spec->features->amx_bf16 && amx_supports(problem->k);
 }
 
-// Measured on Sapphire Rapids (bench/cpu/bench_product.c): our kernels win for every row count where there is AVX-512
-// or AMX, chiefly by their epilogues. On AVX2 the library is kept.
+// Measured on Sapphire Rapids (bench/cpu/bench_product.c): our kernels win for every row count
+// where there is AVX-512 or AMX, chiefly by their epilogues. On AVX2 the library is kept.
 static enum product_kind choose(const struct product_spec *spec) {
   if (spec->kind == PRODUCT_LIBRARY || !own_supports(spec)) return PRODUCT_LIBRARY;
   if (spec->kind == PRODUCT_OWN) return PRODUCT_OWN;
@@ -75,8 +76,10 @@ static bool pack_own(struct product *p, struct slice *s, const void *rows) {
   s->packed_bytes = is_amx(p) ? amx_bytes(s->n, k) : own_f32_bytes(s->n, k, panel);
   s->packed = aligned_alloc(64, (s->packed_bytes + 64) & ~(size_t)63);
   if (!s->packed) return false;
-  if (is_amx(p)) amx_pack(s->packed, rows, s->n, k);
-  else own_f32_pack(s->packed, rows, s->n, k, panel);
+  if (is_amx(p))
+    amx_pack(s->packed, rows, s->n, k);
+  else
+    own_f32_pack(s->packed, rows, s->n, k, panel);
   return true;
 }
 
@@ -95,7 +98,8 @@ static bool make_library(struct product *p, struct slice *s, const void *rows, c
   return s->library != NULL;
 }
 
-static bool fill_slice(struct product *p, struct slice *s, product_read_rows read, void *arg, const char **why) {
+static bool fill_slice(struct product *p, struct slice *s, product_read_rows read, void *arg,
+                       const char **why) {
   const struct linear_problem *problem = &p->spec.problem;
   size_t bytes = (size_t)s->n * (size_t)problem->k * dtype_bytes(problem->w_dtype);
   void *rows = malloc(bytes);
@@ -107,7 +111,8 @@ static bool fill_slice(struct product *p, struct slice *s, product_read_rows rea
   return ok;
 }
 
-struct product *product_create(const struct product_spec *spec, product_read_rows read, void *arg, const char **why) {
+struct product *product_create(const struct product_spec *spec, product_read_rows read, void *arg,
+                               const char **why) {
   int32_t n_slices = count_slices(spec);
   struct product *p = calloc(1, sizeof *p + (size_t)n_slices * sizeof p->slices[0]);
   *why = "out of memory";
@@ -156,7 +161,8 @@ int64_t product_bytes(const struct product *p) {
 size_t product_workspace_bytes(const struct product *p) {
   if (p->kind == PRODUCT_OWN) return OWN_SUMS_FLOATS * sizeof(float);
   size_t sums = p->direct ? 0 : (size_t)PRODUCT_ROWS * (size_t)p->widest * sizeof(float);
-  return ((size_t)((p->spec.problem.n + 15) & ~15) * sizeof(float) + sums + 63) & ~(size_t)63; // a converted bias, then sums
+  return ((size_t)((p->spec.problem.n + 15) & ~15) * sizeof(float) + sums + 63) &
+         ~(size_t)63; // a converted bias, then sums
 }
 
 // ---- execution ----
@@ -192,8 +198,10 @@ static void run_own(const struct product *p, const struct product_run *run, cons
                               .weights = s->packed,
                               .sums = run->workspace,
                               .epilogue = slice_epilogue(p, run, s, 0)};
-  if (is_amx(p)) amx_product_run(&call, p->spec.ops->epilogue_run);
-  else p->spec.ops->product_f32_run(&call);
+  if (is_amx(p))
+    amx_product_run(&call, p->spec.ops->epilogue_run);
+  else
+    p->spec.ops->product_f32_run(&call);
 }
 
 // The bias as floats: where it is, or converted into the workspace.
@@ -208,7 +216,8 @@ static const float *bias_floats(const struct product_run *run, const struct slic
   return out;
 }
 
-static bool run_library(const struct product *p, const struct product_run *run, const struct slice *s) {
+static bool run_library(const struct product *p, const struct product_run *run,
+                        const struct slice *s) {
   const struct linear_problem *problem = &p->spec.problem;
   const float *bias = p->bias_inside ? bias_floats(run, s) : NULL;
   int first_op = p->bias_inside ? 1 : 0;

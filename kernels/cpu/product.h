@@ -1,9 +1,11 @@
-// Matrix products y = epilogue(x W^T) on the CPU: weights packed once, code for every row count made once.
+// Matrix products y = epilogue(x W^T) on the CPU: weights packed once, code for every row count
+// made once.
 //
-// N is cut into slices, one for each thread of a team, so that a few rows can be worked on by all threads at once and
-// many rows by each thread alone (slice after slice); either way a team reads each weight once. Two implementations
-// stand behind one interface: the library (onednn.c) and our own kernels (simd/product_ops.c, amx.c), chosen by what
-// was measured for the dtype and the processor.
+// N is cut into slices, one for each thread of a team, so that a few rows can be worked on by all
+// threads at once and many rows by each thread alone (slice after slice); either way a team reads
+// each weight once. Two implementations stand behind one interface: the library (onednn.c) and our
+// own kernels (simd/product_ops.c, amx.c), chosen by what was measured for the dtype and the
+// processor.
 #ifndef KERNELS_CPU_PRODUCT_H
 #define KERNELS_CPU_PRODUCT_H
 
@@ -31,31 +33,35 @@ struct product_spec {
 
 struct product; // opaque; read-only after creation but for memory of its own per thread
 
-// Rows [first, first + rows) of W as problem.w_dtype, [rows, k] contiguous, into `out`. False: stop, memory is out.
+// Rows [first, first + rows) of W as problem.w_dtype, [rows, k] contiguous, into `out`. False:
+// stop, memory is out.
 typedef bool (*product_read_rows)(void *arg, int32_t first, int32_t rows, void *out);
 
 // NULL when memory is out or the library refuses; `why` (static text) says which. Load time.
-struct product *product_create(const struct product_spec *spec, product_read_rows read, void *arg, const char **why);
+struct product *product_create(const struct product_spec *spec, product_read_rows read, void *arg,
+                               const char **why);
 void product_destroy(struct product *product);
 int32_t product_slices(const struct product *product);
 enum product_kind product_kind_of(const struct product *product);
-int64_t product_bytes(const struct product *product); // of packed weights
+int64_t product_bytes(const struct product *product);          // of packed weights
 size_t product_workspace_bytes(const struct product *product); // per thread, for one call
 
 struct product_run {
-  int thread;           // of the team, < n_threads
-  int32_t slice;        // columns to compute
-  int32_t rows;         // 1 .. PRODUCT_ROWS
-  const void *x;        // row 0
-  void *y;              // row 0, column 0 of the whole y
+  int thread;    // of the team, < n_threads
+  int32_t slice; // columns to compute
+  int32_t rows;  // 1 .. PRODUCT_ROWS
+  const void *x; // row 0
+  void *y;       // row 0, column 0 of the whole y
   // By position in problem.epilogue: EPI_BIAS [n]; EPI_ADD, EPI_MUL row 0, column 0.
   const struct view *operands;
-  void *workspace;      // product_workspace_bytes, 64-byte aligned
+  void *workspace; // product_workspace_bytes, 64-byte aligned
 };
-// False: the library failed, which is our bug or a lack of memory inside it. Never allocates by itself.
+// False: the library failed, which is our bug or a lack of memory inside it. Never allocates by
+// itself.
 bool product_run(const struct product *product, const struct product_run *run);
 
-// Once in every thread that runs or creates products: the library's own threads are switched off for it.
+// Once in every thread that runs or creates products: the library's own threads are switched off
+// for it.
 void product_thread_init(void);
 
 #endif

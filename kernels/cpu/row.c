@@ -3,16 +3,17 @@
 
 #include <string.h>
 
-#define BLOCK_FLOATS 3072   // of one register: a handful of registers fit a 32 KiB first-level cache
+#define BLOCK_FLOATS 3072 // of one register: a handful of registers fit a 32 KiB first-level cache
 #define BLOCK_ROWS_MAX 64
-#define WIDE_COLS 4096      // pointwise programs wider than this are cut into columns too
+#define WIDE_COLS 4096 // pointwise programs wider than this are cut into columns too
 
 static bool is_reduction(uint8_t op) {
   return op == RI_SUM || op == RI_MEAN || op == RI_MAX_ROW;
 }
 
 static bool needs_whole_row(uint8_t op) {
-  return is_reduction(op) || op == RI_LAYER_NORM || op == RI_RMS_NORM || op == RI_SOFTMAX || op == RI_NORMALIZE;
+  return is_reduction(op) || op == RI_LAYER_NORM || op == RI_RMS_NORM || op == RI_SOFTMAX ||
+         op == RI_NORMALIZE;
 }
 
 static bool is_binary(uint8_t op) {
@@ -26,8 +27,8 @@ static enum row_shape load_shape(enum row_input_class cls) {
 }
 
 // Shape of what instruction `in` writes; false when it reads something undefined.
-static bool result_shape(const struct row_program *p, const struct row_inst *in, const uint8_t *shape_of,
-                         uint8_t *out) {
+static bool result_shape(const struct row_program *p, const struct row_inst *in,
+                         const uint8_t *shape_of, uint8_t *out) {
   if (in->op == RI_LOAD) {
     if (in->a >= p->n_inputs) return false;
     *out = load_shape(p->inputs[in->a].cls);
@@ -40,19 +41,23 @@ static bool result_shape(const struct row_program *p, const struct row_inst *in,
     return true;
   }
   if (in->op == RI_LAYER_NORM || in->op == RI_RMS_NORM) {
-    if (in->b != ROW_NONE && (in->b >= p->n_regs || shape_of[in->b] == ROW_NONE || shape_of[in->b] == SHAPE_ROW))
+    if (in->b != ROW_NONE &&
+        (in->b >= p->n_regs || shape_of[in->b] == ROW_NONE || shape_of[in->b] == SHAPE_ROW))
       return false;
     if (in->op == RI_LAYER_NORM && in->c != ROW_NONE &&
         (in->c >= p->n_regs || shape_of[in->c] == ROW_NONE || shape_of[in->c] == SHAPE_ROW))
       return false;
   }
   if (needs_whole_row(in->op) && shape_of[in->a] == SHAPE_ROW && p->cols != 1) return false;
-  if (is_reduction(in->op)) *out = SHAPE_ROW;
-  else *out = shape_of[in->a] == SHAPE_ROW ? SHAPE_ROW : SHAPE_FULL;
+  if (is_reduction(in->op))
+    *out = SHAPE_ROW;
+  else
+    *out = shape_of[in->a] == SHAPE_ROW ? SHAPE_ROW : SHAPE_FULL;
   return in->op <= RI_NORMALIZE;
 }
 
-// The instruction before `store` that wrote its register, when that one may write the output itself.
+// The instruction before `store` that wrote its register, when that one may write the output
+// itself.
 static int direct_writer(const struct row_kernel *k, int store) {
   const struct row_program *p = &k->program;
   uint8_t reg = p->insts[store].a, out = p->insts[store].dst;
@@ -60,7 +65,8 @@ static int direct_writer(const struct row_kernel *k, int store) {
   for (int i = store - 1; i >= 0; i--) {
     const struct row_inst *in = &p->insts[i];
     if (in->op == RI_STORE || in->dst != reg) continue;
-    bool plain = in->op != RI_LOAD || p->inputs[in->a].cls >= IN_GATHER; // gathers and pools write their result
+    bool plain = in->op != RI_LOAD ||
+                 p->inputs[in->a].cls >= IN_GATHER; // gathers and pools write their result
     return plain && k->shape[i] == SHAPE_FULL && k->direct[i] == ROW_NONE ? i : -1;
   }
   return -1;
@@ -69,7 +75,8 @@ static int direct_writer(const struct row_kernel *k, int store) {
 static void choose_block(struct row_kernel *k) {
   const struct row_program *p = &k->program;
   bool whole = false;
-  for (int i = 0; i < p->n_insts; i++) whole |= needs_whole_row(p->insts[i].op);
+  for (int i = 0; i < p->n_insts; i++)
+    whole |= needs_whole_row(p->insts[i].op);
   k->block_cols = !whole && p->cols > WIDE_COLS ? WIDE_COLS / 2 : p->cols;
   int32_t rows = BLOCK_FLOATS / k->block_cols;
   k->block_rows = rows < 1 ? 1 : rows > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : rows;
@@ -80,22 +87,24 @@ bool row_prepare(struct row_kernel *out, const struct row_program *program, bool
   out->program = *program;
   memset(out->direct, ROW_NONE, sizeof out->direct);
   const struct row_program *p = &out->program;
-  if (p->cols < 1 || p->n_inputs > ROW_MAX_INPUTS || p->n_outputs > ROW_MAX_OUTPUTS || p->n_insts > ROW_MAX_INSTS ||
-      p->n_regs > ROW_MAX_REGS)
+  if (p->cols < 1 || p->n_inputs > ROW_MAX_INPUTS || p->n_outputs > ROW_MAX_OUTPUTS ||
+      p->n_insts > ROW_MAX_INSTS || p->n_regs > ROW_MAX_REGS)
     return false;
   uint8_t shape_of[ROW_MAX_REGS];
   memset(shape_of, ROW_NONE, sizeof shape_of);
   for (int i = 0; i < p->n_insts; i++) {
     const struct row_inst *in = &p->insts[i];
     if (in->op == RI_STORE) {
-      if (in->dst >= p->n_outputs || in->a >= p->n_regs || shape_of[in->a] == ROW_NONE) return false;
+      if (in->dst >= p->n_outputs || in->a >= p->n_regs || shape_of[in->a] == ROW_NONE)
+        return false;
       if (p->output_is_scalar[in->dst] && shape_of[in->a] != SHAPE_ROW) return false;
       continue;
     }
     if (in->dst >= p->n_regs || !result_shape(p, in, shape_of, &out->shape[i])) return false;
     shape_of[in->dst] = out->shape[i];
   }
-  for (int i = 0; i < p->n_inputs; i++) out->borrow[i] = !overlap;
+  for (int i = 0; i < p->n_inputs; i++)
+    out->borrow[i] = !overlap;
   for (int i = 0; i < p->n_insts && !overlap; i++) {
     if (p->insts[i].op != RI_STORE) continue;
     int writer = direct_writer(out, i);

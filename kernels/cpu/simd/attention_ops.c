@@ -5,8 +5,8 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/lines.h"
-#include "kernels/cpu/simd/transpose.h"
 #include "kernels/cpu/simd/table.h"
+#include "kernels/cpu/simd/transpose.h"
 
 #include <math.h>
 
@@ -16,10 +16,10 @@
 
 struct work {
   const struct attention_call *call;
-  int32_t d, padded;         // head_dim, and rounded up to 16
-  int32_t base, length;      // first token and tokens of the sequence
+  int32_t d, padded;    // head_dim, and rounded up to 16
+  int32_t base, length; // first token and tokens of the sequence
   float *q, *keys, *values, *scores, *result;
-  const float *v;            // values of the block: packed, or where they are
+  const float *v; // values of the block: packed, or where they are
   int64_t v_stride;
 };
 
@@ -50,7 +50,8 @@ static void pack_queries(struct work *w, float scale) {
   const struct attention_call *c = w->call;
   for (int32_t r = 0; r < c->count; r++) {
     float *out = w->q + r * w->d;
-    load_floats(out, token_at(&c->q, w->base + c->first + r, (int64_t)c->head * w->d), c->q.dtype, w->d);
+    load_floats(out, token_at(&c->q, w->base + c->first + r, (int64_t)c->head * w->d), c->q.dtype,
+                w->d);
     if (scale != 1.0f) scale_floats(out, scale, w->d);
   }
 }
@@ -82,16 +83,19 @@ static void pack_values(struct work *w, int32_t first, int32_t n) {
   for (int32_t j = 0; j < n; j++) {
     float *out = w->values + j * w->padded;
     load_floats(out, token_at(v, w->base + first + j, col), v->dtype, w->d);
-    for (int32_t c = w->d; c < w->padded; c++) out[c] = 0;
+    for (int32_t c = w->d; c < w->padded; c++)
+      out[c] = 0;
   }
   w->v = w->values, w->v_stride = w->padded;
 }
 
 // ---- scores[r][j] = q[r] . k[j] ----
-INLINE void scores_tile(const struct work *w, int32_t row, const int rows, int32_t j, const int vectors) {
+INLINE void scores_tile(const struct work *w, int32_t row, const int rows, int32_t j,
+                        const int vectors) {
   vf acc[QUERY_GROUP][2];
   for (int r = 0; r < rows; r++)
-    for (int x = 0; x < vectors; x++) acc[r][x] = (vf){0};
+    for (int x = 0; x < vectors; x++)
+      acc[r][x] = (vf){0};
   const float *q = w->q + row * w->d, *k = w->keys + j;
   for (int32_t c = 0; c < w->d; c++, k += ATTENTION_KEYS) {
     vf k0 = vf_load(k), k1 = vectors > 1 ? vf_load(k + VL) : k0;
@@ -102,13 +106,15 @@ INLINE void scores_tile(const struct work *w, int32_t row, const int rows, int32
     }
   }
   for (int r = 0; r < rows; r++)
-    for (int x = 0; x < vectors; x++) vf_store(w->scores + (row + r) * ATTENTION_KEYS + j + x * VL, acc[r][x]);
+    for (int x = 0; x < vectors; x++)
+      vf_store(w->scores + (row + r) * ATTENTION_KEYS + j + x * VL, acc[r][x]);
 }
 
-#define SCORES_CASE(n) \
-  case n: \
-    for (; j + VL < keys; j += 2 * VL) scores_tile(w, row, n, j, 2); \
-    if (j < keys) scores_tile(w, row, n, j, 1); \
+#define SCORES_CASE(n)                                                                             \
+  case n:                                                                                          \
+    for (; j + VL < keys; j += 2 * VL)                                                             \
+      scores_tile(w, row, n, j, 2);                                                                \
+    if (j < keys) scores_tile(w, row, n, j, 1);                                                    \
     break;
 
 static void block_scores(const struct work *w, int32_t keys) {
@@ -129,44 +135,52 @@ static void block_scores(const struct work *w, int32_t keys) {
 }
 
 // ---- result[r] += sum of p[r][j] v[j] over j in [j0, j1) ----
-INLINE void context_tile(const struct work *w, int32_t row, const int rows, int32_t col, const int vectors, int32_t j0,
-                         int32_t j1) {
+INLINE void context_tile(const struct work *w, int32_t row, const int rows, int32_t col,
+                         const int vectors, int32_t j0, int32_t j1) {
   vf acc[CONTEXT_GROUP][CONTEXT_VECTORS];
   float *out = w->result + row * w->padded + col;
   for (int r = 0; r < rows; r++)
-    for (int x = 0; x < vectors; x++) acc[r][x] = vf_load(out + r * w->padded + x * VL);
+    for (int x = 0; x < vectors; x++)
+      acc[r][x] = vf_load(out + r * w->padded + x * VL);
   const float *p = w->scores + row * ATTENTION_KEYS, *v = w->v + j0 * w->v_stride + col;
   for (int32_t j = j0; j < j1; j++, v += w->v_stride) {
     vf line[CONTEXT_VECTORS];
-    for (int x = 0; x < vectors; x++) line[x] = vf_load(v + x * VL);
+    for (int x = 0; x < vectors; x++)
+      line[x] = vf_load(v + x * VL);
     for (int r = 0; r < rows; r++) {
       vf weight = vf_set(p[r * ATTENTION_KEYS + j]);
-      for (int x = 0; x < vectors; x++) acc[r][x] += weight * line[x];
+      for (int x = 0; x < vectors; x++)
+        acc[r][x] += weight * line[x];
     }
   }
   for (int r = 0; r < rows; r++)
-    for (int x = 0; x < vectors; x++) vf_store(out + r * w->padded + x * VL, acc[r][x]);
+    for (int x = 0; x < vectors; x++)
+      vf_store(out + r * w->padded + x * VL, acc[r][x]);
 }
 
-INLINE void context_columns(const struct work *w, int32_t row, const int rows, int32_t j0, int32_t j1) {
+INLINE void context_columns(const struct work *w, int32_t row, const int rows, int32_t j0,
+                            int32_t j1) {
   int32_t col = 0, end = (w->d + VL - 1) / VL * VL;
-  for (; col + 4 * VL <= end; col += 4 * VL) context_tile(w, row, rows, col, 4, j0, j1);
+  for (; col + 4 * VL <= end; col += 4 * VL)
+    context_tile(w, row, rows, col, 4, j0, j1);
   if (col + 2 * VL <= end) context_tile(w, row, rows, col, 2, j0, j1), col += 2 * VL;
   if (col < end) context_tile(w, row, rows, col, 1, j0, j1);
 }
 
-// `valid[r]`: keys of this block that query r may see. What a query may not see is not even multiplied by zero, so
-// that a NaN there stays there.
+// `valid[r]`: keys of this block that query r may see. What a query may not see is not even
+// multiplied by zero, so that a NaN there stays there.
 static void block_context(const struct work *w, const int32_t *valid) {
   int32_t row = 0, count = w->call->count;
   for (; row + CONTEXT_GROUP <= count; row += CONTEXT_GROUP) {
     int32_t common = valid[row];
-    for (int r = 1; r < CONTEXT_GROUP; r++) common = valid[row + r] < common ? valid[row + r] : common;
+    for (int r = 1; r < CONTEXT_GROUP; r++)
+      common = valid[row + r] < common ? valid[row + r] : common;
     context_columns(w, row, CONTEXT_GROUP, 0, common);
     for (int r = 0; r < CONTEXT_GROUP; r++)
       if (valid[row + r] > common) context_columns(w, row + r, 1, common, valid[row + r]);
   }
-  for (; row < count; row++) context_columns(w, row, 1, 0, valid[row]);
+  for (; row < count; row++)
+    context_columns(w, row, 1, 0, valid[row]);
 }
 
 // Keys of block [first, first + n) that each query sees. Returns the most.
@@ -189,12 +203,14 @@ static void store_result(const struct work *w, const float *total) {
   for (int32_t r = 0; r < c->count; r++) {
     float *line = w->result + r * w->padded;
     if (total) scale_floats(line, total[r] == 0 ? 0 : 1.0f / total[r], w->d);
-    store_floats((void *)token_at(&c->o, w->base + c->first + r, (int64_t)c->head * w->d), c->o.dtype, line, w->d);
+    store_floats((void *)token_at(&c->o, w->base + c->first + r, (int64_t)c->head * w->d),
+                 c->o.dtype, line, w->d);
   }
 }
 
 // One row's share of the online softmax: scores -> exp(score - maximum), earlier sums rescaled.
-static void softmax_step(const struct work *w, int32_t row, int32_t n, float *maximum, float *total) {
+static void softmax_step(const struct work *w, int32_t row, int32_t n, float *maximum,
+                         float *total) {
   if (n == 0) return;
   float *line = w->scores + row * ATTENTION_KEYS;
   float block = max_of(line, n), top = block > *maximum || block != block ? block : *maximum;
@@ -215,7 +231,8 @@ void SIMD_NAME(attention_run)(const struct attention_call *call) {
   struct work w = begin(call);
   float maximum[ATTENTION_QUERIES], total[ATTENTION_QUERIES];
   int32_t valid[ATTENTION_QUERIES];
-  for (int32_t r = 0; r < call->count; r++) maximum[r] = -INFINITY, total[r] = 0;
+  for (int32_t r = 0; r < call->count; r++)
+    maximum[r] = -INFINITY, total[r] = 0;
   memset(w.result, 0, (size_t)call->count * (size_t)w.padded * sizeof(float));
   pack_queries(&w, call->problem->scale);
   for (int32_t first = 0; first < w.length; first += ATTENTION_KEYS) {
@@ -224,7 +241,8 @@ void SIMD_NAME(attention_run)(const struct attention_call *call) {
     if (n == 0) break;
     pack_keys(&w, first, n);
     block_scores(&w, n);
-    for (int32_t r = 0; r < call->count; r++) softmax_step(&w, r, valid[r], &maximum[r], &total[r]);
+    for (int32_t r = 0; r < call->count; r++)
+      softmax_step(&w, r, valid[r], &maximum[r], &total[r]);
     pack_values(&w, first, n);
     block_context(&w, valid);
   }
@@ -248,7 +266,8 @@ void SIMD_NAME(scores_run)(const struct attention_call *call) {
     pack_keys(&w, first, n);
     block_scores(&w, n);
     for (int32_t r = 0; r < call->count; r++)
-      store_floats(score_row(&w, r) + (size_t)first * element, call->problem->dtype, w.scores + r * ATTENTION_KEYS, n);
+      store_floats(score_row(&w, r) + (size_t)first * element, call->problem->dtype,
+                   w.scores + r * ATTENTION_KEYS, n);
   }
 }
 
@@ -262,7 +281,8 @@ void SIMD_NAME(scale_run)(const struct attention_call *call) {
       char *at = score_row(&w, r) + (size_t)first * dtype_bytes(dtype);
       load_floats(w.scores, at, dtype, n);
       scale_floats(w.scores, call->problem->scale, n);
-      for (int32_t j = seen > first ? seen - first : 0; j < n; j++) w.scores[j] = -INFINITY;
+      for (int32_t j = seen > first ? seen - first : 0; j < n; j++)
+        w.scores[j] = -INFINITY;
       store_floats(at, dtype, w.scores, n);
     }
   }
@@ -282,11 +302,14 @@ static void softmax_long_row(const struct work *w, char *row) {
         top = m > top || m != m ? m : top;
         continue;
       }
-      if (top == -INFINITY) memset(w->scores, 0, (size_t)n * sizeof(float));
+      if (top == -INFINITY)
+        memset(w->scores, 0, (size_t)n * sizeof(float));
       else {
         float part = exp_floats(w->scores, w->scores, top, n);
-        if (pass == 1) sum += part;
-        else scale_floats(w->scores, 1.0f / sum, n);
+        if (pass == 1)
+          sum += part;
+        else
+          scale_floats(w->scores, 1.0f / sum, n);
       }
       if (pass == 2) store_floats(at, dtype, w->scores, n);
     }
@@ -297,8 +320,10 @@ void SIMD_NAME(softmax_run)(const struct attention_call *call) {
   struct work w = begin(call);
   for (int32_t r = 0; r < call->count; r++) {
     char *row = score_row(&w, r);
-    if (call->problem->dtype == DTYPE_F32) softmax_floats((float *)row, (const float *)row, w.length);
-    else softmax_long_row(&w, row);
+    if (call->problem->dtype == DTYPE_F32)
+      softmax_floats((float *)row, (const float *)row, w.length);
+    else
+      softmax_long_row(&w, row);
   }
 }
 
@@ -312,7 +337,8 @@ void SIMD_NAME(context_run)(const struct attention_call *call) {
     n = visible_keys(&w, first, n, valid);
     if (n == 0) break;
     for (int32_t r = 0; r < call->count; r++)
-      load_floats(w.scores + r * ATTENTION_KEYS, score_row(&w, r) + (size_t)first * element, call->problem->dtype, n);
+      load_floats(w.scores + r * ATTENTION_KEYS, score_row(&w, r) + (size_t)first * element,
+                  call->problem->dtype, n);
     pack_values(&w, first, n);
     block_context(&w, valid);
   }

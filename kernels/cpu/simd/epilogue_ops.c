@@ -1,5 +1,5 @@
-// Epilogues of products: four vectors of a row at a time go through all operations in registers. See
-// kernels/cpu/epilogue.h.
+// Epilogues of products: four vectors of a row at a time go through all operations in registers.
+// See kernels/cpu/epilogue.h.
 #include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/lines.h"
@@ -15,21 +15,25 @@ INLINE const void *element(const struct view *v, int64_t row, int64_t col) {
 INLINE void load_operand(const struct view *view, int64_t row, int32_t col, vf out[WIDTH]) {
   if (view->dtype == DTYPE_F32) {
     const float *p = (const float *)view->data + row * view->stride + col;
-    for (int i = 0; i < WIDTH; i++) out[i] = vf_load(p + i * VL);
+    for (int i = 0; i < WIDTH; i++)
+      out[i] = vf_load(p + i * VL);
   } else if (view->dtype == DTYPE_BF16) {
     const uint16_t *p = (const uint16_t *)view->data + row * view->stride + col;
-    for (int i = 0; i < WIDTH; i++) out[i] = vf_load_bf16(p + i * VL);
+    for (int i = 0; i < WIDTH; i++)
+      out[i] = vf_load_bf16(p + i * VL);
   } else {
     float line[WIDTH * VL];
     load_floats(line, element(view, row, col), view->dtype, WIDTH * VL);
-    for (int i = 0; i < WIDTH; i++) out[i] = vf_load(line + i * VL);
+    for (int i = 0; i < WIDTH; i++)
+      out[i] = vf_load(line + i * VL);
   }
 }
 
 INLINE void apply_activation(enum activation act, vf v[WIDTH]) {
-#define CASE(kind) \
-  case kind: \
-    for (int i = 0; i < WIDTH; i++) v[i] = vf_activate(kind, v[i]); \
+#define CASE(kind)                                                                                 \
+  case kind:                                                                                       \
+    for (int i = 0; i < WIDTH; i++)                                                                \
+      v[i] = vf_activate(kind, v[i]);                                                              \
     break;
   switch (act) {
     CASE(ACT_GELU_ERF)
@@ -38,44 +42,56 @@ INLINE void apply_activation(enum activation act, vf v[WIDTH]) {
     CASE(ACT_SILU)
     CASE(ACT_TANH)
     CASE(ACT_SIGMOID)
-  default: break;
+  default:
+    break;
   }
 #undef CASE
 }
 
-INLINE void apply_op(const struct epilogue_op *op, const struct view *operand, int32_t row, int32_t col, vf v[WIDTH]) {
+INLINE void apply_op(const struct epilogue_op *op, const struct view *operand, int32_t row,
+                     int32_t col, vf v[WIDTH]) {
   vf other[WIDTH];
   switch (op->kind) {
   case EPI_BIAS:
   case EPI_ADD:
     load_operand(operand, op->kind == EPI_BIAS ? 0 : row, col, other);
-    for (int i = 0; i < WIDTH; i++) v[i] += other[i];
+    for (int i = 0; i < WIDTH; i++)
+      v[i] += other[i];
     break;
   case EPI_MUL:
     load_operand(operand, row, col, other);
-    for (int i = 0; i < WIDTH; i++) v[i] *= other[i];
+    for (int i = 0; i < WIDTH; i++)
+      v[i] *= other[i];
     break;
   case EPI_SCALE:
-    for (int i = 0; i < WIDTH; i++) v[i] *= op->imm;
+    for (int i = 0; i < WIDTH; i++)
+      v[i] *= op->imm;
     break;
-  default: apply_activation((enum activation)op->act, v); break;
+  default:
+    apply_activation((enum activation)op->act, v);
+    break;
   }
 }
 
 INLINE void run_vectors(const struct epilogue_call *call, int32_t row, int32_t col) {
   vf v[WIDTH];
   const float *x = call->sums + row * call->sums_stride + col;
-  for (int i = 0; i < WIDTH; i++) v[i] = vf_load(x + i * VL);
-  for (int op = 0; op < call->n_ops; op++) apply_op(&call->ops[op], &call->operands[op], row, col, v);
+  for (int i = 0; i < WIDTH; i++)
+    v[i] = vf_load(x + i * VL);
+  for (int op = 0; op < call->n_ops; op++)
+    apply_op(&call->ops[op], &call->operands[op], row, col, v);
   if (call->y.dtype == DTYPE_F32) {
     float *y = (float *)call->y.data + row * call->y.stride + col;
-    for (int i = 0; i < WIDTH; i++) vf_store(y + i * VL, v[i]);
+    for (int i = 0; i < WIDTH; i++)
+      vf_store(y + i * VL, v[i]);
   } else if (call->y.dtype == DTYPE_BF16) {
     uint16_t *y = (uint16_t *)call->y.data + row * call->y.stride + col;
-    for (int i = 0; i < WIDTH; i++) vf_store_bf16(y + i * VL, v[i]);
+    for (int i = 0; i < WIDTH; i++)
+      vf_store_bf16(y + i * VL, v[i]);
   } else {
     float line[WIDTH * VL];
-    for (int i = 0; i < WIDTH; i++) vf_store(line + i * VL, v[i]);
+    for (int i = 0; i < WIDTH; i++)
+      vf_store(line + i * VL, v[i]);
     store_floats((void *)element(&call->y, row, col), call->y.dtype, line, WIDTH * VL);
   }
 }
@@ -85,13 +101,18 @@ static void run_tail(const struct epilogue_call *call, int32_t row, int32_t col)
   int32_t n = call->cols - col;
   float sums[WIDTH * VL] = {0}, operands[EPILOGUE_MAX][WIDTH * VL];
   memcpy(sums, call->sums + row * call->sums_stride + col, (size_t)n * sizeof(float));
-  struct epilogue_call tail = {.ops = call->ops, .n_ops = call->n_ops, .rows = 1, .cols = WIDTH * VL, .sums = sums,
+  struct epilogue_call tail = {.ops = call->ops,
+                               .n_ops = call->n_ops,
+                               .rows = 1,
+                               .cols = WIDTH * VL,
+                               .sums = sums,
                                .y = {sums, WIDTH * VL, WIDTH * VL, DTYPE_F32}};
   for (int op = 0; op < call->n_ops; op++) {
     uint8_t kind = call->ops[op].kind;
     if (kind != EPI_BIAS && kind != EPI_ADD && kind != EPI_MUL) continue;
     memset(operands[op], 0, sizeof operands[op]);
-    load_floats(operands[op], element(&call->operands[op], kind == EPI_BIAS ? 0 : row, col), call->operands[op].dtype, n);
+    load_floats(operands[op], element(&call->operands[op], kind == EPI_BIAS ? 0 : row, col),
+                call->operands[op].dtype, n);
     tail.operands[op] = (struct view){operands[op], WIDTH * VL, WIDTH * VL, DTYPE_F32};
   }
   run_vectors(&tail, 0, 0);
@@ -101,7 +122,8 @@ static void run_tail(const struct epilogue_call *call, int32_t row, int32_t col)
 void SIMD_NAME(epilogue_run)(const struct epilogue_call *call) {
   for (int32_t r = 0; r < call->rows; r++) {
     int32_t c = 0;
-    for (; c + WIDTH * VL <= call->cols; c += WIDTH * VL) run_vectors(call, r, c);
+    for (; c + WIDTH * VL <= call->cols; c += WIDTH * VL)
+      run_vectors(call, r, c);
     if (c < call->cols) run_tail(call, r, c);
   }
 }

@@ -1,4 +1,5 @@
-// Functions over one line of floats. Sums run in 4 x VL partial sums, which is both faster and more accurate than one.
+// Functions over one line of floats. Sums run in 4 x VL partial sums, which is both faster and more
+// accurate than one.
 #ifndef KERNELS_CPU_SIMD_LINES_H
 #define KERNELS_CPU_SIMD_LINES_H
 
@@ -6,20 +7,25 @@
 
 static inline void add_floats(float *out, const float *x, int32_t n) {
   int32_t c = 0;
-  for (; c + VL <= n; c += VL) vf_store(out + c, vf_load(out + c) + vf_load(x + c));
-  for (; c < n; c++) out[c] += x[c];
+  for (; c + VL <= n; c += VL)
+    vf_store(out + c, vf_load(out + c) + vf_load(x + c));
+  for (; c < n; c++)
+    out[c] += x[c];
 }
 
 static inline void max_floats(float *out, const float *x, int32_t n) {
   int32_t c = 0;
-  for (; c + VL <= n; c += VL) vf_store(out + c, vf_max(vf_load(out + c), vf_load(x + c)));
+  for (; c + VL <= n; c += VL)
+    vf_store(out + c, vf_max(vf_load(out + c), vf_load(x + c)));
   if (c < n) vf_store_n(out + c, vf_max(vf_load_n(out + c, n - c), vf_load_n(x + c, n - c)), n - c);
 }
 
 static inline void scale_floats(float *out, float factor, int32_t n) {
   int32_t c = 0;
-  for (; c + VL <= n; c += VL) vf_store(out + c, vf_load(out + c) * factor);
-  for (; c < n; c++) out[c] *= factor;
+  for (; c + VL <= n; c += VL)
+    vf_store(out + c, vf_load(out + c) * factor);
+  for (; c < n; c++)
+    out[c] *= factor;
 }
 
 static inline float sum_of(const float *x, int32_t n) {
@@ -31,7 +37,8 @@ static inline float sum_of(const float *x, int32_t n) {
     s2 += vf_load(x + c + 2 * VL);
     s3 += vf_load(x + c + 3 * VL);
   }
-  for (; c + VL <= n; c += VL) s0 += vf_load(x + c);
+  for (; c + VL <= n; c += VL)
+    s0 += vf_load(x + c);
   if (c < n) s1 += vf_load_n(x + c, n - c);
   return vf_sum((s0 + s1) + (s2 + s3));
 }
@@ -54,14 +61,17 @@ static inline float square_sum_of(const float *x, int32_t n) {
 static inline float max_of(const float *x, int32_t n) {
   vf best = vf_set(x[0]);
   int32_t c = 0;
-  for (; c + VL <= n; c += VL) best = vf_max(best, vf_load(x + c));
+  for (; c + VL <= n; c += VL)
+    best = vf_max(best, vf_load(x + c));
   float m = vf_reduce_max(best);
-  for (; c < n; c++) m = x[c] > m || x[c] != x[c] ? x[c] : m;
+  for (; c < n; c++)
+    m = x[c] > m || x[c] != x[c] ? x[c] : m;
   return m;
 }
 
 // Sum and square sum of x - origin.
-static inline void centred_sums(const float *x, int32_t n, float origin, float *sum, float *square) {
+static inline void centred_sums(const float *x, int32_t n, float origin, float *sum,
+                                float *square) {
   vf s0 = {0}, s1 = {0}, q0 = {0}, q1 = {0};
   int32_t c = 0;
   for (; c + 2 * VL <= n; c += 2 * VL) {
@@ -79,8 +89,8 @@ static inline void centred_sums(const float *x, int32_t n, float origin, float *
 }
 
 // ((x - first) - shift) * scale * gamma + beta; gamma and beta may be NULL.
-static inline void normalise_floats(float *d, const float *x, const float *gamma, const float *beta, int32_t n,
-                                    float first, float shift, float scale) {
+static inline void normalise_floats(float *d, const float *x, const float *gamma, const float *beta,
+                                    int32_t n, float first, float shift, float scale) {
   int32_t c = 0;
   for (; c + VL <= n; c += VL) {
     vf y = (vf_load(x + c) - first - shift) * scale;
@@ -95,10 +105,13 @@ static inline void normalise_floats(float *d, const float *x, const float *gamma
   }
 }
 
-static inline void scale_mul_floats(float *d, const float *x, const float *y, float factor, int32_t n) {
+static inline void scale_mul_floats(float *d, const float *x, const float *y, float factor,
+                                    int32_t n) {
   int32_t c = 0;
-  for (; c + VL <= n; c += VL) vf_store(d + c, vf_load(x + c) * factor * vf_load(y + c));
-  for (; c < n; c++) d[c] = x[c] * factor * y[c];
+  for (; c + VL <= n; c += VL)
+    vf_store(d + c, vf_load(x + c) * factor * vf_load(y + c));
+  for (; c < n; c++)
+    d[c] = x[c] * factor * y[c];
 }
 
 // d <- exp(x - m); returns the sum. x <= m.
@@ -119,7 +132,8 @@ static inline float exp_floats(float *d, const float *x, float m, int32_t n) {
   if (c < n) {
     vf a = vf_exp_negative(vf_load_n(x + c, n - c) - m);
     vf_store_n(d + c, a, n - c);
-    for (int32_t i = c; i < n; i++) tail += d[i];
+    for (int32_t i = c; i < n; i++)
+      tail += d[i];
   }
   return vf_sum(s0 + s1) + tail;
 }
@@ -134,19 +148,21 @@ static inline void softmax_floats(float *d, const float *x, int32_t n) {
   scale_floats(d, 1.0f / sum, n);
 }
 
-#define ACTIVATE_CASE(act) \
-  case act: \
-    for (; c + 2 * VL <= n; c += 2 * VL) { \
-      vf a = vf_activate(act, vf_load(x + c)), b = vf_activate(act, vf_load(x + c + VL)); \
-      vf_store(out + c, a); \
-      vf_store(out + c + VL, b); \
-    } \
-    for (; c < n; c += VL) { \
-      int32_t m = n - c < VL ? n - c : VL; \
-      vf a = vf_activate(act, m == VL ? vf_load(x + c) : vf_load_n(x + c, m)); \
-      if (m == VL) vf_store(out + c, a); \
-      else vf_store_n(out + c, a, m); \
-    } \
+#define ACTIVATE_CASE(act)                                                                         \
+  case act:                                                                                        \
+    for (; c + 2 * VL <= n; c += 2 * VL) {                                                         \
+      vf a = vf_activate(act, vf_load(x + c)), b = vf_activate(act, vf_load(x + c + VL));          \
+      vf_store(out + c, a);                                                                        \
+      vf_store(out + c + VL, b);                                                                   \
+    }                                                                                              \
+    for (; c < n; c += VL) {                                                                       \
+      int32_t m = n - c < VL ? n - c : VL;                                                         \
+      vf a = vf_activate(act, m == VL ? vf_load(x + c) : vf_load_n(x + c, m));                     \
+      if (m == VL)                                                                                 \
+        vf_store(out + c, a);                                                                      \
+      else                                                                                         \
+        vf_store_n(out + c, a, m);                                                                 \
+    }                                                                                              \
     break;
 
 static inline void activate_floats(enum activation act, const float *x, float *out, int32_t n) {

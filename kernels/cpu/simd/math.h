@@ -1,5 +1,6 @@
-// exp, erfc-form GELU, tanh, sigmoid on vectors. Relative error of each a few units in the last place over all of
-// fp32 (tests/kernels/test_cpu_math.c sweeps it); results below the smallest normal number are zero.
+// exp, erfc-form GELU, tanh, sigmoid on vectors. Relative error of each a few units in the last
+// place over all of fp32 (tests/kernels/test_cpu_math.c sweeps it); results below the smallest
+// normal number are zero.
 #ifndef KERNELS_CPU_SIMD_MATH_H
 #define KERNELS_CPU_SIMD_MATH_H
 
@@ -10,14 +11,16 @@
 // 1/x to about 1e-7, x a normal number in [2^-100, 2^100].
 INLINE vf vf_reciprocal(vf x) {
 #if defined(__AVX512F__)
-  vf y = (vf)_mm512_rcp14_ps((__m512)x); // 14 bits; one Newton step makes 28, for a third of a division's price
+  vf y = (vf)_mm512_rcp14_ps(
+      (__m512)x); // 14 bits; one Newton step makes 28, for a third of a division's price
   return y * (2.0f - x * y);
 #else
   return 1.0f / x;
 #endif
 }
 
-// p * 2^n for integral n: infinity and zero beyond the range where there is an instruction, else n >= -126.
+// p * 2^n for integral n: infinity and zero beyond the range where there is an instruction, else n
+// >= -126.
 INLINE vf vf_scale2(vf p, vf n) {
 #if defined(__AVX512F__)
   return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
@@ -55,19 +58,21 @@ INLINE vf vf_exp(vf x) {
 INLINE vf vf_exp_negative(vf x) {
   vf y = vf_exp_inside(vf_clamp(x, -88.0f, 0.5f));
 #if defined(__AVX512F__)
-  return (vf)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.33654f), _CMP_NLT_UQ), (__m512)y);
+  return (vf)_mm512_maskz_mov_ps(
+      _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.33654f), _CMP_NLT_UQ), (__m512)y);
 #else
   return vf_select(x < vf_set(-87.33654f), (vf){0}, y);
 #endif
 }
 
-// x/2 erfc(-x/sqrt2) = max(x, 0) - |x|/2 erfc(|x|/sqrt2): no cancellation on either side. With a = |x|/sqrt2 and
-// t = 1/(1 + c a): erfc(a) = exp(-a^2) erfcx(a), erfcx a polynomial in t. Beyond 13.1 the tail is below every normal
-// number and is left out.
+// x/2 erfc(-x/sqrt2) = max(x, 0) - |x|/2 erfc(|x|/sqrt2): no cancellation on either side. With a =
+// |x|/sqrt2 and t = 1/(1 + c a): erfc(a) = exp(-a^2) erfcx(a), erfcx a polynomial in t. Beyond 13.1
+// the tail is below every normal number and is left out.
 INLINE vf vf_gelu_erf(vf x) {
   vf a = vf_abs(x);
 #if defined(__AVX512F__)
-  __mmask16 inside = _mm512_cmp_ps_mask((__m512)a, _mm512_set1_ps(13.1f), _CMP_NGT_UQ); // true for NaN
+  __mmask16 inside =
+      _mm512_cmp_ps_mask((__m512)a, _mm512_set1_ps(13.1f), _CMP_NGT_UQ); // true for NaN
   a = (vf)_mm512_min_ps(_mm512_set1_ps(13.1f), (__m512)a);
 #else
   vi outside = a > vf_set(13.1f);
@@ -76,10 +81,12 @@ INLINE vf vf_gelu_erf(vf x) {
   vf t = vf_reciprocal(a * (float)(ERFCX_C * 0.70710678118654752) + 1.0f);
   vf e = vf_exp_inside(a * a * -0.5f);
   vf p = vf_set(erfcx_coefficient[ERFCX_DEGREE]);
-  for (int i = ERFCX_DEGREE - 1; i >= 0; i--) p = p * t + erfcx_coefficient[i];
+  for (int i = ERFCX_DEGREE - 1; i >= 0; i--)
+    p = p * t + erfcx_coefficient[i];
 #if defined(__AVX512F__)
   vf erfc = (vf)_mm512_maskz_mul_ps(inside, (__m512)p, (__m512)e);
-  vf positive = (vf)_mm512_max_ps((__m512)x, _mm512_setzero_ps()); // 0 for NaN; the tail is NaN then
+  vf positive =
+      (vf)_mm512_max_ps((__m512)x, _mm512_setzero_ps()); // 0 for NaN; the tail is NaN then
 #else
   vf erfc = vf_select(outside, (vf){0}, p * e);
   vf positive = vf_select(x > (vf){0}, x, (vf){0});
@@ -122,13 +129,20 @@ INLINE vf vf_relu(vf x) {
 
 INLINE vf vf_activate(enum activation act, vf x) {
   switch (act) {
-  case ACT_GELU_ERF: return vf_gelu_erf(x);
-  case ACT_GELU_TANH: return vf_gelu_tanh(x);
-  case ACT_RELU: return vf_relu(x);
-  case ACT_SILU: return vf_silu(x);
-  case ACT_TANH: return vf_tanh(x);
-  case ACT_SIGMOID: return vf_sigmoid(x);
-  default: return x;
+  case ACT_GELU_ERF:
+    return vf_gelu_erf(x);
+  case ACT_GELU_TANH:
+    return vf_gelu_tanh(x);
+  case ACT_RELU:
+    return vf_relu(x);
+  case ACT_SILU:
+    return vf_silu(x);
+  case ACT_TANH:
+    return vf_tanh(x);
+  case ACT_SIGMOID:
+    return vf_sigmoid(x);
+  default:
+    return x;
   }
 }
 

@@ -1,7 +1,8 @@
 // Our own fp32 product, compiled once for each instruction set. See kernels/cpu/own.h.
 //
-// The micro-kernel keeps ROWS x 2 vectors of sums in registers: one weight vector pair is loaded for ROWS x 2
-// multiply-adds, and x comes as broadcasts. 14 rows fill the 32 registers of AVX-512, 6 the 16 of AVX2.
+// The micro-kernel keeps ROWS x 2 vectors of sums in registers: one weight vector pair is loaded
+// for ROWS x 2 multiply-adds, and x comes as broadcasts. 14 rows fill the 32 registers of AVX-512,
+// 6 the 16 of AVX2.
 #include "kernels/cpu/own.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/table.h"
@@ -13,45 +14,49 @@
 #endif
 #define PANEL (2 * VL)
 
-// Where rows 0..13 of x begin, as five pointers and one stride: row 7 is p[1] + 4 strides. Each address is then one
-// operand of a load (base + index * 1, 2, 4 or 8), and fourteen pointers need not fit the general registers.
+// Where rows 0..13 of x begin, as five pointers and one stride: row 7 is p[1] + 4 strides. Each
+// address is then one operand of a load (base + index * 1, 2, 4 or 8), and fourteen pointers need
+// not fit the general registers.
 static const uint8_t row_base[14] = {0, 0, 0, 1, 0, 1, 2, 1, 0, 3, 3, 3, 4, 3};
 static const uint8_t row_step[14] = {0, 1, 2, 0, 4, 2, 0, 4, 8, 0, 1, 2, 0, 4};
 
 #define X_AT(r) (*(const float *)(p[row_base[r]] + row_step[r] * stride + 4 * ahead))
 
 // Keeps the compiler from working the pointers out again into one for each row.
-#define OPAQUE() __asm__("" : "+r"(p[0]), "+r"(p[1]), "+r"(p[2]), "+r"(p[3]), "+r"(p[4]), "+r"(stride))
+#define OPAQUE()                                                                                   \
+  __asm__("" : "+r"(p[0]), "+r"(p[1]), "+r"(p[2]), "+r"(p[3]), "+r"(p[4]), "+r"(stride))
 
-// Sums of row r are the variables lo##r and hi##r, not an array: they must never leave the registers.
+// Sums of row r are the variables lo##r and hi##r, not an array: they must never leave the
+// registers.
 #define EACH_ROW(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13)
 #define DECLARE(r) vf lo##r = {0}, hi##r = {0};
-#define MULTIPLY(r) \
-  if (rows > r) { \
-    vf b = vf_set(X_AT(r)); \
-    lo##r += b * w0; \
-    hi##r += b * w1; \
+#define MULTIPLY(r)                                                                                \
+  if (rows > r) {                                                                                  \
+    vf b = vf_set(X_AT(r));                                                                        \
+    lo##r += b * w0;                                                                               \
+    hi##r += b * w1;                                                                               \
   }
-#define STORE(r) \
-  if (rows > r) { \
-    vf_store(out + r * OWN_GROUP_COLS, lo##r); \
-    vf_store(out + r * OWN_GROUP_COLS + VL, hi##r); \
+#define STORE(r)                                                                                   \
+  if (rows > r) {                                                                                  \
+    vf_store(out + r * OWN_GROUP_COLS, lo##r);                                                     \
+    vf_store(out + r * OWN_GROUP_COLS + VL, hi##r);                                                \
   }
-#define STEP(k_ahead) \
-  do { \
-    enum { ahead = k_ahead }; \
-    const float *at = w + ahead * PANEL; \
-    vf w0 = vf_load(at), w1 = vf_load(at + VL); \
-     \
-    EACH_ROW(MULTIPLY) \
+#define STEP(k_ahead)                                                                              \
+  do {                                                                                             \
+    enum { ahead = k_ahead };                                                                      \
+    const float *at = w + ahead * PANEL;                                                           \
+    vf w0 = vf_load(at), w1 = vf_load(at + VL);                                                    \
+                                                                                                   \
+    EACH_ROW(MULTIPLY)                                                                             \
   } while (0)
 
-INLINE void micro(const int rows, const float *x, int64_t x_stride, const float *w, int32_t k, float *out,
-                  const char *next, const int lines) {
+INLINE void micro(const int rows, const float *x, int64_t x_stride, const float *w, int32_t k,
+                  float *out, const char *next, const int lines) {
   EACH_ROW(DECLARE)
   int64_t stride = x_stride * 4; // bytes
   const char *p[5];              // rows 0, 3, 6, 9, 12
-  for (int i = 0; i < 5; i++) p[i] = (const char *)x + 3 * i * stride;
+  for (int i = 0; i < 5; i++)
+    p[i] = (const char *)x + 3 * i * stride;
   int32_t i = 0;
   for (; i + 4 <= k; i += 4, w += 4 * PANEL) {
     OPAQUE();
@@ -59,28 +64,34 @@ INLINE void micro(const int rows, const float *x, int64_t x_stride, const float 
     STEP(1);
     STEP(2);
     STEP(3);
-    for (int j = 0; j < lines; j++) __builtin_prefetch(next + 64 * j, 0, 2);
+    for (int j = 0; j < lines; j++)
+      __builtin_prefetch(next + 64 * j, 0, 2);
     next += 64 * lines;
-    for (int j = 0; j < 5; j++) p[j] += 16;
+    for (int j = 0; j < 5; j++)
+      p[j] += 16;
   }
   for (; i < k; i++, w += PANEL) {
     STEP(0);
-    for (int j = 0; j < 5; j++) p[j] += 4;
+    for (int j = 0; j < 5; j++)
+      p[j] += 4;
   }
   EACH_ROW(STORE)
 }
 
-#define MICRO_CASE(n) \
-  case n: \
-    if (lines == 8) micro(n, x, x_stride, w, k, out, next, 8); \
-    else if (lines == 4) micro(n, x, x_stride, w, k, out, next, 4); \
-    else micro(n, x, x_stride, w, k, out, next, 2); \
+#define MICRO_CASE(n)                                                                              \
+  case n:                                                                                          \
+    if (lines == 8)                                                                                \
+      micro(n, x, x_stride, w, k, out, next, 8);                                                   \
+    else if (lines == 4)                                                                           \
+      micro(n, x, x_stride, w, k, out, next, 4);                                                   \
+    else                                                                                           \
+      micro(n, x, x_stride, w, k, out, next, 2);                                                   \
     break;
 
-// `next`: weights that will be needed soon and may lie in memory; `lines` of them are fetched into the second-level
-// cache for every four of k.
-static void micro_rows(int rows, const float *x, int64_t x_stride, const float *w, int32_t k, float *out,
-                       const char *next, int lines) {
+// `next`: weights that will be needed soon and may lie in memory; `lines` of them are fetched into
+// the second-level cache for every four of k.
+static void micro_rows(int rows, const float *x, int64_t x_stride, const float *w, int32_t k,
+                       float *out, const char *next, int lines) {
   switch (rows) {
     MICRO_CASE(1)
     MICRO_CASE(2)
@@ -98,12 +109,14 @@ static void micro_rows(int rows, const float *x, int64_t x_stride, const float *
     MICRO_CASE(13)
     MICRO_CASE(14)
 #endif
-  default: break;
+  default:
+    break;
   }
 }
 
-// Columns [first, first + cols) of the slice: sums of all rows, panel by panel, then the epilogue. While the blocks of
-// rows work on one panel, each fetches its share of the next one, so that memory is read evenly and ahead of need.
+// Columns [first, first + cols) of the slice: sums of all rows, panel by panel, then the epilogue.
+// While the blocks of rows work on one panel, each fetches its share of the next one, so that
+// memory is read evenly and ahead of need.
 static void run_group(const struct product_call *c, int32_t first, int32_t cols) {
   int32_t blocks = (c->rows + MR - 1) / MR;
   int lines = blocks == 1 ? 8 : blocks == 2 ? 4 : 2;
@@ -117,7 +130,8 @@ static void run_group(const struct product_call *c, int32_t first, int32_t cols)
       next += (int64_t)lines * 16 * c->k;
     }
   }
-  epilogue_rectangle(&c->epilogue, c->sums, OWN_GROUP_COLS, 0, c->rows, first, cols, SIMD_NAME(epilogue_run));
+  epilogue_rectangle(&c->epilogue, c->sums, OWN_GROUP_COLS, 0, c->rows, first, cols,
+                     SIMD_NAME(epilogue_run));
 }
 
 void SIMD_NAME(product_f32_run)(const struct product_call *call) {

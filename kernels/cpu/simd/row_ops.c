@@ -15,9 +15,9 @@ struct reg {
 struct block {
   const struct row_kernel *kernel;
   const struct row_call *call;
-  int64_t row;         // first row of the block, counted from call->row0
-  int32_t rows, cols;  // of the block
-  int32_t col;         // first column
+  int64_t row;        // first row of the block, counted from call->row0
+  int32_t rows, cols; // of the block
+  int32_t col;        // first column
   struct reg regs[ROW_MAX_REGS];
 };
 
@@ -26,7 +26,8 @@ static float *slot_of(const struct block *b, int reg) {
   return b->call->scratch + (size_t)reg * floats;
 }
 
-// Register `in->dst` with memory for its result: its slot of the scratch, or the output that takes it directly.
+// Register `in->dst` with memory for its result: its slot of the scratch, or the output that takes
+// it directly.
 static struct reg destination(const struct block *b, int index) {
   const struct row_inst *in = &b->kernel->program.insts[index];
   enum row_shape shape = b->kernel->shape[index];
@@ -35,7 +36,11 @@ static struct reg destination(const struct block *b, int index) {
     const struct view *v = &b->call->outputs[out];
     return (struct reg){(float *)v->data + b->row * v->stride + b->col, v->stride, shape};
   }
-  return (struct reg){slot_of(b, in->dst), shape == SHAPE_FULL ? (b->cols + 15) & ~15 : shape == SHAPE_ROW ? 1 : 0, shape};
+  return (struct reg){slot_of(b, in->dst),
+                      shape == SHAPE_FULL  ? (b->cols + 15) & ~15
+                      : shape == SHAPE_ROW ? 1
+                                           : 0,
+                      shape};
 }
 
 // ---- loads and stores ----
@@ -50,18 +55,20 @@ static int64_t gather_index(const struct block *b, const struct row_input *input
   return v->dtype == DTYPE_I64 ? *(const int64_t *)at : *(const int32_t *)at;
 }
 
-static void load_gather(const struct block *b, const struct row_input *input, const struct view *v, struct reg dst,
-                        int64_t table_rows) {
+static void load_gather(const struct block *b, const struct row_input *input, const struct view *v,
+                        struct reg dst, int64_t table_rows) {
   for (int32_t r = 0; r < b->rows; r++) {
     int64_t index = gather_index(b, input, b->row + r);
     float *out = dst.data + r * dst.stride;
-    if (index < 0 || index >= table_rows) memset(out, 0, (size_t)b->cols * sizeof *out);
-    else load_floats(out, view_at(v, index, b->col), v->dtype, b->cols);
+    if (index < 0 || index >= table_rows)
+      memset(out, 0, (size_t)b->cols * sizeof *out);
+    else
+      load_floats(out, view_at(v, index, b->col), v->dtype, b->cols);
   }
 }
 
-static void pool_row(const struct block *b, const struct view *v, enum row_input_class cls, int64_t seq, float *out,
-                     float *line) {
+static void pool_row(const struct block *b, const struct view *v, enum row_input_class cls,
+                     int64_t seq, float *out, float *line) {
   const int32_t *cu = b->call->geometry->cu_seqlens;
   int32_t first = cu[seq], last = cu[seq + 1], n = b->cols;
   if (first == last) {
@@ -73,14 +80,17 @@ static void pool_row(const struct block *b, const struct view *v, enum row_input
   for (int32_t t = first + 1; t < last; t++) {
     const float *x = (const float *)view_at(v, t, b->col);
     if (v->dtype != DTYPE_F32) load_floats(line, x, v->dtype, n), x = line;
-    if (cls == IN_POOL_MEAN) add_floats(out, x, n);
-    else max_floats(out, x, n);
+    if (cls == IN_POOL_MEAN)
+      add_floats(out, x, n);
+    else
+      max_floats(out, x, n);
   }
   if (cls == IN_POOL_MEAN) scale_floats(out, 1.0f / (float)(last - first), n);
 }
 
 static void load_per_row(const struct block *b, const struct view *v, bool scalar, float *out) {
-  for (int32_t r = 0; r < b->rows; r++) load_floats(&out[r], view_at(v, scalar ? 0 : b->row + r, 0), v->dtype, 1);
+  for (int32_t r = 0; r < b->rows; r++)
+    load_floats(&out[r], view_at(v, scalar ? 0 : b->row + r, 0), v->dtype, 1);
 }
 
 static struct reg run_load(struct block *b, int index) {
@@ -88,7 +98,8 @@ static struct reg run_load(struct block *b, int index) {
   const struct row_input *input = &b->kernel->program.inputs[in->a];
   const struct view *v = &b->call->inputs[in->a];
   struct reg dst = destination(b, index);
-  bool borrow = b->kernel->borrow[in->a] && v->dtype == DTYPE_F32 && b->kernel->direct[index] == ROW_NONE;
+  bool borrow =
+      b->kernel->borrow[in->a] && v->dtype == DTYPE_F32 && b->kernel->direct[index] == ROW_NONE;
   switch (input->cls) {
   case IN_FULL:
     if (borrow) return (struct reg){(float *)view_at(v, b->row, b->col), v->stride, SHAPE_FULL};
@@ -120,33 +131,46 @@ static void run_store(const struct block *b, const struct row_inst *in) {
   bool scalar = b->kernel->program.output_is_scalar[in->dst];
   for (int32_t r = 0; r < b->rows; r++) {
     char *out = (char *)view_at(v, b->row + r, scalar ? 0 : b->col);
-    if (scalar) store_floats(out, v->dtype, &src.data[r], 1);
-    else if (src.shape == SHAPE_ROW) store_repeated(out, v->dtype, src.data[r], b->cols);
-    else store_floats(out, v->dtype, src.data + r * src.stride, b->cols);
+    if (scalar)
+      store_floats(out, v->dtype, &src.data[r], 1);
+    else if (src.shape == SHAPE_ROW)
+      store_repeated(out, v->dtype, src.data[r], b->cols);
+    else
+      store_floats(out, v->dtype, src.data + r * src.stride, b->cols);
   }
 }
 
 // ---- element-wise ----
 INLINE vf apply2(uint8_t op, vf x, vf y) {
   switch (op) {
-  case RI_ADD: return x + y;
-  case RI_SUB: return x - y;
-  case RI_MUL: return x * y;
-  case RI_DIV: return x / y;
-  default: return vf_max(x, y);
+  case RI_ADD:
+    return x + y;
+  case RI_SUB:
+    return x - y;
+  case RI_MUL:
+    return x * y;
+  case RI_DIV:
+    return x / y;
+  default:
+    return vf_max(x, y);
   }
 }
 
 // One row of n: operands that are one value are given by `xs`, `ys` and a NULL pointer.
-INLINE void binary_row(uint8_t op, float *d, const float *x, float xs, const float *y, float ys, int32_t n) {
+INLINE void binary_row(uint8_t op, float *d, const float *x, float xs, const float *y, float ys,
+                       int32_t n) {
   int32_t c = 0;
   vf xv = vf_set(xs), yv = vf_set(ys);
-  for (; c + VL <= n; c += VL) vf_store(d + c, apply2(op, x ? vf_load(x + c) : xv, y ? vf_load(y + c) : yv));
+  for (; c + VL <= n; c += VL)
+    vf_store(d + c, apply2(op, x ? vf_load(x + c) : xv, y ? vf_load(y + c) : yv));
   if (c < n)
-    vf_store_n(d + c, apply2(op, x ? vf_load_n(x + c, n - c) : xv, y ? vf_load_n(y + c, n - c) : yv), n - c);
+    vf_store_n(d + c,
+               apply2(op, x ? vf_load_n(x + c, n - c) : xv, y ? vf_load_n(y + c, n - c) : yv),
+               n - c);
 }
 
-INLINE void binary_rows(uint8_t op, struct reg d, struct reg x, struct reg y, int32_t rows, int32_t n) {
+INLINE void binary_rows(uint8_t op, struct reg d, struct reg x, struct reg y, int32_t rows,
+                        int32_t n) {
   if (d.shape == SHAPE_ROW) {
     binary_row(op, d.data, x.data, 0, y.data, 0, rows);
     return;
@@ -154,31 +178,50 @@ INLINE void binary_rows(uint8_t op, struct reg d, struct reg x, struct reg y, in
   for (int32_t r = 0; r < rows; r++) {
     float *out = d.data + r * d.stride;
     const float *px = x.data + r * x.stride, *py = y.data + r * y.stride;
-    if (x.shape != SHAPE_ROW && y.shape != SHAPE_ROW) binary_row(op, out, px, 0, py, 0, n);
-    else if (y.shape == SHAPE_ROW) binary_row(op, out, px, 0, NULL, y.data[r], n);
-    else binary_row(op, out, NULL, x.data[r], py, 0, n);
+    if (x.shape != SHAPE_ROW && y.shape != SHAPE_ROW)
+      binary_row(op, out, px, 0, py, 0, n);
+    else if (y.shape == SHAPE_ROW)
+      binary_row(op, out, px, 0, NULL, y.data[r], n);
+    else
+      binary_row(op, out, NULL, x.data[r], py, 0, n);
   }
 }
 
-static void run_binary(const struct block *b, uint8_t op, struct reg d, struct reg x, struct reg y) {
+static void run_binary(const struct block *b, uint8_t op, struct reg d, struct reg x,
+                       struct reg y) {
   switch (op) {
-  case RI_ADD: binary_rows(RI_ADD, d, x, y, b->rows, b->cols); break;
-  case RI_SUB: binary_rows(RI_SUB, d, x, y, b->rows, b->cols); break;
-  case RI_MUL: binary_rows(RI_MUL, d, x, y, b->rows, b->cols); break;
-  case RI_DIV: binary_rows(RI_DIV, d, x, y, b->rows, b->cols); break;
-  default: binary_rows(RI_MAX, d, x, y, b->rows, b->cols); break;
+  case RI_ADD:
+    binary_rows(RI_ADD, d, x, y, b->rows, b->cols);
+    break;
+  case RI_SUB:
+    binary_rows(RI_SUB, d, x, y, b->rows, b->cols);
+    break;
+  case RI_MUL:
+    binary_rows(RI_MUL, d, x, y, b->rows, b->cols);
+    break;
+  case RI_DIV:
+    binary_rows(RI_DIV, d, x, y, b->rows, b->cols);
+    break;
+  default:
+    binary_rows(RI_MAX, d, x, y, b->rows, b->cols);
+    break;
   }
 }
 
-static void run_unary(const struct block *b, const struct row_inst *in, struct reg d, struct reg x) {
+static void run_unary(const struct block *b, const struct row_inst *in, struct reg d,
+                      struct reg x) {
   int32_t rows = d.shape == SHAPE_ROW ? 1 : b->rows, n = d.shape == SHAPE_ROW ? b->rows : b->cols;
   for (int32_t r = 0; r < rows; r++) {
     float *out = d.data + r * d.stride;
     const float *src = x.data + r * x.stride;
-    if (in->op == RI_ACT) activate_floats((enum activation)in->aux, src, out, n);
-    else if (in->op == RI_CAST) round_floats((enum dtype)in->aux, src, out, n);
-    else if (in->op == RI_SCALE) binary_row(RI_MUL, out, src, 0, NULL, in->imm, n);
-    else binary_row(RI_ADD, out, src, 0, NULL, in->imm, n);
+    if (in->op == RI_ACT)
+      activate_floats((enum activation)in->aux, src, out, n);
+    else if (in->op == RI_CAST)
+      round_floats((enum dtype)in->aux, src, out, n);
+    else if (in->op == RI_SCALE)
+      binary_row(RI_MUL, out, src, 0, NULL, in->imm, n);
+    else
+      binary_row(RI_ADD, out, src, 0, NULL, in->imm, n);
   }
 }
 
@@ -189,9 +232,10 @@ static float row_reduce(uint8_t op, const float *x, int32_t n) {
   return op == RI_MEAN ? sum / (float)n : sum;
 }
 
-static void layer_norm_row(float *d, const float *x, const float *gamma, const float *beta, int32_t n, float eps) {
-  // A first mean, then mean and square of the differences from it: the first mean's own rounding (large when the
-  // values are far from zero) is corrected by the second.
+static void layer_norm_row(float *d, const float *x, const float *gamma, const float *beta,
+                           int32_t n, float eps) {
+  // A first mean, then mean and square of the differences from it: the first mean's own rounding
+  // (large when the values are far from zero) is corrected by the second.
   float first = sum_of(x, n) / (float)n;
   float sum, square;
   centred_sums(x, n, first, &sum, &square);
@@ -203,8 +247,10 @@ static void layer_norm_row(float *d, const float *x, const float *gamma, const f
 
 static void rms_norm_row(float *d, const float *x, const float *gamma, int32_t n, float eps) {
   float scale = 1.0f / sqrtf(square_sum_of(x, n) / (float)n + eps);
-  if (gamma) scale_mul_floats(d, x, gamma, scale, n);
-  else binary_row(RI_MUL, d, x, 0, NULL, scale, n);
+  if (gamma)
+    scale_mul_floats(d, x, gamma, scale, n);
+  else
+    binary_row(RI_MUL, d, x, 0, NULL, scale, n);
 }
 
 static void normalize_row(float *d, const float *x, int32_t n, float eps) {
@@ -212,7 +258,8 @@ static void normalize_row(float *d, const float *x, int32_t n, float eps) {
   binary_row(RI_DIV, d, x, 0, NULL, norm > eps || norm != norm ? norm : eps, n);
 }
 
-static void run_whole_row(const struct block *b, const struct row_inst *in, struct reg d, struct reg x) {
+static void run_whole_row(const struct block *b, const struct row_inst *in, struct reg d,
+                          struct reg x) {
   // Rows of one column may be kept as row scalars.
   int64_t xs = x.shape == SHAPE_ROW ? 1 : x.stride, ds = d.shape == SHAPE_ROW ? 1 : d.stride;
   bool has_b = in->op <= RI_RMS_NORM && in->op >= RI_LAYER_NORM && in->b != ROW_NONE;
@@ -223,11 +270,21 @@ static void run_whole_row(const struct block *b, const struct row_inst *in, stru
     const float *pb = has_b ? b->regs[in->b].data + r * b->regs[in->b].stride : NULL;
     const float *pc = has_c ? b->regs[in->c].data + r * b->regs[in->c].stride : NULL;
     switch (in->op) {
-    case RI_LAYER_NORM: layer_norm_row(out, src, pb, pc, b->cols, in->imm); break;
-    case RI_RMS_NORM: rms_norm_row(out, src, pb, b->cols, in->imm); break;
-    case RI_SOFTMAX: softmax_floats(out, src, b->cols); break;
-    case RI_NORMALIZE: normalize_row(out, src, b->cols, in->imm); break;
-    default: out[0] = row_reduce(in->op, src, b->cols); break;
+    case RI_LAYER_NORM:
+      layer_norm_row(out, src, pb, pc, b->cols, in->imm);
+      break;
+    case RI_RMS_NORM:
+      rms_norm_row(out, src, pb, b->cols, in->imm);
+      break;
+    case RI_SOFTMAX:
+      softmax_floats(out, src, b->cols);
+      break;
+    case RI_NORMALIZE:
+      normalize_row(out, src, b->cols, in->imm);
+      break;
+    default:
+      out[0] = row_reduce(in->op, src, b->cols);
+      break;
     }
   }
 }
@@ -245,9 +302,12 @@ static void run_block(struct block *b) {
       continue;
     }
     struct reg d = destination(b, i), x = b->regs[in->a];
-    if (in->op <= RI_MAX) run_binary(b, in->op, d, x, b->regs[in->b]);
-    else if (in->op <= RI_CAST) run_unary(b, in, d, x);
-    else run_whole_row(b, in, d, x);
+    if (in->op <= RI_MAX)
+      run_binary(b, in->op, d, x, b->regs[in->b]);
+    else if (in->op <= RI_CAST)
+      run_unary(b, in, d, x);
+    else
+      run_whole_row(b, in, d, x);
     b->regs[in->dst] = d;
   }
 }

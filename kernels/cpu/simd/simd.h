@@ -1,5 +1,5 @@
-// Vectors of floats as the compiler's vector extension, so that one source serves every instruction set.
-// SIMD_BYTES (16, 32, 64) and SIMD_ISA (portable, avx2, avx512) come from the build.
+// Vectors of floats as the compiler's vector extension, so that one source serves every instruction
+// set. SIMD_BYTES (16, 32, 64) and SIMD_ISA (portable, avx2, avx512) come from the build.
 #ifndef KERNELS_CPU_SIMD_SIMD_H
 #define KERNELS_CPU_SIMD_SIMD_H
 
@@ -42,7 +42,8 @@ INLINE vf vf_load_n(const float *p, int n) {
 #else
   vf v = {0};
   float lanes[VL] = {0};
-  for (int i = 0; i < n; i++) lanes[i] = p[i];
+  for (int i = 0; i < n; i++)
+    lanes[i] = p[i];
   memcpy(&v, lanes, sizeof v);
   return v;
 #endif
@@ -54,7 +55,8 @@ INLINE void vf_store_n(float *p, vf v, int n) {
 #else
   float lanes[VL];
   memcpy(lanes, &v, sizeof lanes);
-  for (int i = 0; i < n; i++) p[i] = lanes[i];
+  for (int i = 0; i < n; i++)
+    p[i] = lanes[i];
 #endif
 }
 
@@ -66,7 +68,8 @@ INLINE vf vf_select(vi mask, vf yes, vf no) {
 INLINE vf vf_max(vf a, vf b) {
 #if defined(__AVX512F__)
   __m512 m = _mm512_max_ps((__m512)a, (__m512)b); // b when either is NaN
-  return (vf)_mm512_mask_mov_ps(m, _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_UNORD_Q), (__m512)a);
+  return (vf)_mm512_mask_mov_ps(m, _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_UNORD_Q),
+                                (__m512)a);
 #else
   return vf_select((a > b) | (a != a), a, b);
 #endif
@@ -92,7 +95,8 @@ INLINE float vf_sum(vf v) {
 #else
   float lanes[VL], sum = 0;
   memcpy(lanes, &v, sizeof lanes);
-  for (int i = 0; i < VL; i++) sum += lanes[i];
+  for (int i = 0; i < VL; i++)
+    sum += lanes[i];
   return sum;
 #endif
 }
@@ -101,7 +105,8 @@ INLINE float vf_reduce_max(vf v) {
   float lanes[VL];
   memcpy(lanes, &v, sizeof lanes);
   float best = lanes[0];
-  for (int i = 1; i < VL; i++) best = lanes[i] > best || lanes[i] != lanes[i] ? lanes[i] : best;
+  for (int i = 1; i < VL; i++)
+    best = lanes[i] > best || lanes[i] != lanes[i] ? lanes[i] : best;
   return best;
 }
 

@@ -1,15 +1,16 @@
 // The kernel table of one instruction set.
-#include "kernels/cpu/simd/lines.h"
 #include "kernels/cpu/simd/table.h"
-
+#include "kernels/cpu/simd/lines.h"
 
 static void activate(enum activation act, const float *src, float *dst, int64_t n) {
-  for (int64_t i = 0; i < n; i += 4096) activate_floats(act, src + i, dst + i, (int32_t)(n - i < 4096 ? n - i : 4096));
+  for (int64_t i = 0; i < n; i += 4096)
+    activate_floats(act, src + i, dst + i, (int32_t)(n - i < 4096 ? n - i : 4096));
 }
 
 static void exponent(const float *src, float *dst, int64_t n) {
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) vf_store(dst + i, vf_exp(vf_load(src + i)));
+  for (; i + VL <= n; i += VL)
+    vf_store(dst + i, vf_exp(vf_load(src + i)));
   if (i < n) vf_store_n(dst + i, vf_exp(vf_load_n(src + i, (int)(n - i))), (int)(n - i));
 }
 

@@ -28,15 +28,18 @@ static void fill_caps(struct device *device, int n_threads) {
   bool bf16 = f->avx512_bf16 || f->amx_bf16;
   caps->name = "cpu";
   caps->n_threads = n_threads;
-  snprintf(caps->description, sizeof caps->description, "%s (%s%s%s, %d threads)", f->brand, cpu_isa_name(f->isa),
-           f->avx512_bf16 ? " bf16" : "", f->amx_bf16 ? " amx" : "", n_threads);
-  // Half of the second-level cache for the tile; the other half is for the weights that stream through.
+  snprintf(caps->description, sizeof caps->description, "%s (%s%s%s, %d threads)", f->brand,
+           cpu_isa_name(f->isa), f->avx512_bf16 ? " bf16" : "", f->amx_bf16 ? " amx" : "",
+           n_threads);
+  // Half of the second-level cache for the tile; the other half is for the weights that stream
+  // through.
   int64_t tile = f->l2_bytes / 4 * 3;
   caps->plan = (struct plan_caps){
       .row_chains = true,
       .tile_rows = PRODUCT_ROWS,
       .tile_bytes = tile > TILE_BYTES_MIN ? tile : TILE_BYTES_MIN,
-      .epilogue_kinds = 1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL,
+      .epilogue_kinds =
+          1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL,
       .epilogue_max = EPILOGUE_MAX,
   };
   caps->plan.dtype_ok[DTYPE_F32] = true;
@@ -44,11 +47,14 @@ static void fill_caps(struct device *device, int n_threads) {
   caps->plan.dtype_ok[DTYPE_I32] = caps->plan.dtype_ok[DTYPE_I64] = true;
 }
 
-static enum status cpu_open(const struct backend_options *options, struct device **out, struct error *err) {
-  if (options->index != 0) return error_set(err, STATUS_NOT_FOUND, "device cpu:%d: there is only cpu:0", options->index);
+static enum status cpu_open(const struct backend_options *options, struct device **out,
+                            struct error *err) {
+  if (options->index != 0)
+    return error_set(err, STATUS_NOT_FOUND, "device cpu:%d: there is only cpu:0", options->index);
   int n = options->threads > 0 ? options->threads : usable_cores();
   if (n > TEAM_MAX)
-    return error_set(err, STATUS_INVALID_ARGUMENT, "%d compute threads: expected at most %d", n, TEAM_MAX);
+    return error_set(err, STATUS_INVALID_ARGUMENT, "%d compute threads: expected at most %d", n,
+                     TEAM_MAX);
   struct device *device = calloc(1, sizeof *device);
   if (!device) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the cpu device");
   cpu_detect(&device->features);
@@ -92,7 +98,8 @@ void cpu_device_set_products(struct device *device, enum product_kind kind) {
 }
 
 // ---- lanes ----
-static enum status cpu_lane_open(struct device *device, int64_t arena_bytes, struct lane **out, struct error *err) {
+static enum status cpu_lane_open(struct device *device, int64_t arena_bytes, struct lane **out,
+                                 struct error *err) {
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a lane");
   lane->device = device;
@@ -100,7 +107,8 @@ static enum status cpu_lane_open(struct device *device, int64_t arena_bytes, str
   lane->arena = cpu_host_alloc(device, (size_t)(arena_bytes > 0 ? arena_bytes : 1));
   if (!lane->arena) {
     free(lane);
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for an arena of %lld bytes", (long long)arena_bytes);
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for an arena of %lld bytes",
+                     (long long)arena_bytes);
   }
   *out = lane;
   return STATUS_OK;
@@ -113,36 +121,41 @@ static void cpu_lane_close(struct device *device, struct lane *lane) {
 }
 
 static char *arena_row(const struct lane *lane, const struct operand *operand, int64_t row) {
-  return lane->arena + operand->offset_bytes + row * operand->stride * (int64_t)dtype_bytes(operand->dtype);
+  return lane->arena + operand->offset_bytes +
+         row * operand->stride * (int64_t)dtype_bytes(operand->dtype);
 }
 
 // Rows of `cols` elements between contiguous memory and a place with a stride.
-static void copy_rows(char *to, size_t to_stride, const char *from, size_t from_stride, size_t bytes, int64_t n_rows) {
+static void copy_rows(char *to, size_t to_stride, const char *from, size_t from_stride,
+                      size_t bytes, int64_t n_rows) {
   if (to_stride == bytes && from_stride == bytes) {
     memcpy(to, from, bytes * (size_t)n_rows);
     return;
   }
-  for (int64_t r = 0; r < n_rows; r++) memcpy(to + (size_t)r * to_stride, from + (size_t)r * from_stride, bytes);
+  for (int64_t r = 0; r < n_rows; r++)
+    memcpy(to + (size_t)r * to_stride, from + (size_t)r * from_stride, bytes);
 }
 
-static void cpu_copy_in(struct lane *lane, const struct bound_plan *bound, int input, int64_t row, int64_t n_rows,
-                        const void *rows) {
+static void cpu_copy_in(struct lane *lane, const struct bound_plan *bound, int input, int64_t row,
+                        int64_t n_rows, const void *rows) {
   const struct operand *operand = &bound->plan->inputs[input];
   if (operand->place != PLACE_ARENA || n_rows == 0) return;
   int64_t start = clock_now_ns();
   size_t element = dtype_bytes(operand->dtype), bytes = (size_t)operand->cols * element;
-  copy_rows(arena_row(lane, operand, row), (size_t)operand->stride * element, rows, bytes, bytes, n_rows);
+  copy_rows(arena_row(lane, operand, row), (size_t)operand->stride * element, rows, bytes, bytes,
+            n_rows);
   lane->times.copy_in_ns += clock_now_ns() - start;
 }
 
-static void cpu_copy_out(struct lane *lane, const struct bound_plan *bound, int output, int64_t row, int64_t n_rows,
-                         void *rows) {
+static void cpu_copy_out(struct lane *lane, const struct bound_plan *bound, int output, int64_t row,
+                         int64_t n_rows, void *rows) {
   const struct operand *operand = &bound->plan->outputs[output];
   FW_ASSERT(operand->place == PLACE_ARENA);
   if (n_rows == 0) return;
   int64_t start = clock_now_ns();
   size_t element = dtype_bytes(operand->dtype), bytes = (size_t)operand->cols * element;
-  copy_rows(rows, bytes, arena_row(lane, operand, row), (size_t)operand->stride * element, bytes, n_rows);
+  copy_rows(rows, bytes, arena_row(lane, operand, row), (size_t)operand->stride * element, bytes,
+            n_rows);
   lane->times.copy_out_ns += clock_now_ns() - start;
 }
 
@@ -156,13 +169,15 @@ static int cpu_poll(struct lane *lane, struct lane_times *times) {
   return 1;
 }
 
-static int cpu_step_times(struct lane *lane, const struct bound_plan *bound, int64_t *ns, int32_t n_steps) {
+static int cpu_step_times(struct lane *lane, const struct bound_plan *bound, int64_t *ns,
+                          int32_t n_steps) {
   if (!lane->device->timing) return 0;
   int32_t n = n_steps < bound->plan->n_steps ? n_steps : bound->plan->n_steps;
   int n_threads = team_size(lane->device->team);
   for (int32_t i = 0; i < n; i++) {
     ns[i] = 0;
-    for (int t = 0; t < n_threads; t++) ns[i] += bound->threads[t].step_ns[i];
+    for (int t = 0; t < n_threads; t++)
+      ns[i] += bound->threads[t].step_ns[i];
     ns[i] /= n_threads;
   }
   return n;

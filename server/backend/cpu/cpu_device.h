@@ -1,4 +1,5 @@
-// Inside of the CPU back end: the device, plans bound to it, and lanes. Included by backend/cpu/*.c and by benches.
+// Inside of the CPU back end: the device, plans bound to it, and lanes. Included by backend/cpu/*.c
+// and by benches.
 #ifndef BACKEND_CPU_CPU_DEVICE_H
 #define BACKEND_CPU_CPU_DEVICE_H
 
@@ -20,14 +21,16 @@ struct device {
 
 struct bound_step {
   const struct step *step;
-  struct row_kernel *row;                  // STEP_ROW
-  struct product *product;                 // STEP_LINEAR
-  void *weights[STEP_MAX_IN];              // PLACE_WEIGHT operands as operand.dtype, contiguous; NULL for W of a product
-  bool owned[STEP_MAX_IN];                 // false: lies in the model's mapped file
-  int64_t weight_rows[STEP_MAX_IN];        // gathers: rows of the table
+  struct row_kernel *row;     // STEP_ROW
+  struct product *product;    // STEP_LINEAR
+  void *weights[STEP_MAX_IN]; // PLACE_WEIGHT operands as operand.dtype, contiguous; NULL for W of a
+                              // product
+  bool owned[STEP_MAX_IN];    // false: lies in the model's mapped file
+  int64_t weight_rows[STEP_MAX_IN]; // gathers: rows of the table
 };
 
-// Consecutive steps that run together: a chain of row-local steps over the same rows, or one attention step.
+// Consecutive steps that run together: a chain of row-local steps over the same rows, or one
+// attention step.
 struct segment {
   int32_t first, count;
   bool row_local;
@@ -35,20 +38,22 @@ struct segment {
 };
 
 struct thread_space { // of one thread while it runs this plan
-  char *tile;      // plan.tile_bytes
-  float *kernel;   // rows and attention
-  void *product;   // product_workspace_bytes
+  char *tile;         // plan.tile_bytes
+  float *kernel;      // rows and attention
+  void *product;      // product_workspace_bytes
   int64_t *step_ns;
 };
 
 struct bound_plan {
   struct device *device;
   const struct plan *plan;
-  struct bound_step *steps;  // [plan.n_steps]
+  struct bound_step *steps; // [plan.n_steps]
   struct segment *segments;
   int32_t n_segments;
   struct thread_space *threads; // [n_threads]
-  struct segment_state { _Alignas(64) _Atomic int64_t next; } *states; // [n_segments] next piece of work
+  struct segment_state {
+    _Alignas(64) _Atomic int64_t next;
+  } * states; // [n_segments] next piece of work
 };
 
 struct lane {
@@ -61,11 +66,12 @@ struct lane {
 };
 
 // ---- between the files of this folder ----
-MUST_USE enum status cpu_load(struct device *device, const struct plan *plan, const struct weight_table *weights,
-                              struct bound_plan **out, struct error *err);
+MUST_USE enum status cpu_load(struct device *device, const struct plan *plan,
+                              const struct weight_table *weights, struct bound_plan **out,
+                              struct error *err);
 void cpu_unload(struct device *device, struct bound_plan *bound);
-MUST_USE enum status cpu_run(struct lane *lane, const struct bound_plan *bound, const struct batch_geometry *geometry,
-                             uint8_t outputs);
+MUST_USE enum status cpu_run(struct lane *lane, const struct bound_plan *bound,
+                             const struct batch_geometry *geometry, uint8_t outputs);
 
 // For benches and tests, before load: measure steps; which products to use.
 void cpu_device_set_timing(struct device *device, bool on);

@@ -19,15 +19,19 @@ static float read_stored(const struct weight *w, int64_t index) {
 }
 
 // Elements [first, first + n) of a stored weight as `dtype`.
-static void convert_weight(const struct weight *w, int64_t first, int64_t n, enum dtype dtype, void *out) {
+static void convert_weight(const struct weight *w, int64_t first, int64_t n, enum dtype dtype,
+                           void *out) {
   if (w->stored_dtype == dtype) {
-    memcpy(out, (const char *)w->data + first * (int64_t)dtype_bytes(dtype), (size_t)n * dtype_bytes(dtype));
+    memcpy(out, (const char *)w->data + first * (int64_t)dtype_bytes(dtype),
+           (size_t)n * dtype_bytes(dtype));
     return;
   }
   for (int64_t i = 0; i < n; i++) {
     float value = read_stored(w, first + i);
-    if (dtype == DTYPE_F32) ((float *)out)[i] = value;
-    else ((uint16_t *)out)[i] = dtype == DTYPE_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
+    if (dtype == DTYPE_F32)
+      ((float *)out)[i] = value;
+    else
+      ((uint16_t *)out)[i] = dtype == DTYPE_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
   }
 }
 
@@ -56,8 +60,10 @@ static bool read_weight_rows(void *arg, int32_t first, int32_t rows, void *out) 
   return true;
 }
 
-// A weight operand other than a product's matrix: where the file has it when that will do, else converted.
-static enum status bind_weight(struct bound_step *b, int in, const struct weight_table *table, struct error *err) {
+// A weight operand other than a product's matrix: where the file has it when that will do, else
+// converted.
+static enum status bind_weight(struct bound_step *b, int in, const struct weight_table *table,
+                               struct error *err) {
   const struct operand *operand = &b->step->in[in];
   size_t element = dtype_bytes(operand->dtype);
   int64_t elements = 0;
@@ -67,7 +73,8 @@ static enum status bind_weight(struct bound_step *b, int in, const struct weight
     b->weight_rows[in] += w->rows;
   }
   const struct weight *only = &table->weights[operand->weight[0]];
-  if (operand->n_parts == 1 && only->stored_dtype == operand->dtype && (uintptr_t)only->data % element == 0) {
+  if (operand->n_parts == 1 && only->stored_dtype == operand->dtype &&
+      (uintptr_t)only->data % element == 0) {
     b->weights[in] = (void *)(uintptr_t)only->data;
     return STATUS_OK;
   }
@@ -84,16 +91,18 @@ static enum status bind_weight(struct bound_step *b, int in, const struct weight
 }
 
 // ---- steps ----
-static bool ranges_overlap(const struct operand *a, const struct operand *b, const struct plan *plan) {
+static bool ranges_overlap(const struct operand *a, const struct operand *b,
+                           const struct plan *plan) {
   if (a->place != b->place || (a->place != PLACE_ARENA && a->place != PLACE_TILE)) return false;
-  int64_t rows = a->rows == ROWS_SEQS && b->rows == ROWS_SEQS ? plan->limits.max_seqs : plan->limits.max_tokens;
+  int64_t rows = a->rows == ROWS_SEQS && b->rows == ROWS_SEQS ? plan->limits.max_seqs
+                                                              : plan->limits.max_tokens;
   int64_t a_end = a->offset_bytes + rows * a->stride * (int64_t)dtype_bytes(a->dtype);
   int64_t b_end = b->offset_bytes + rows * b->stride * (int64_t)dtype_bytes(b->dtype);
   return a->offset_bytes < b_end && b->offset_bytes < a_end;
 }
 
-// Whether borrowing inputs would be unsafe: an output may lie over an input. Strided neighbours in one wider buffer
-// count as overlapping, which costs a copy in cache and nothing else.
+// Whether borrowing inputs would be unsafe: an output may lie over an input. Strided neighbours in
+// one wider buffer count as overlapping, which costs a copy in cache and nothing else.
 static bool step_overlaps(const struct step *step, const struct plan *plan) {
   for (int i = 0; i < step->n_in; i++)
     for (int o = 0; o < step->n_out; o++)
@@ -103,14 +112,16 @@ static bool step_overlaps(const struct step *step, const struct plan *plan) {
 
 static enum status bind_row(struct bound_step *b, const struct plan *plan, struct error *err) {
   b->row = calloc(1, sizeof *b->row);
-  if (!b->row) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for step %s", b->step->label);
+  if (!b->row)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for step %s", b->step->label);
   if (!row_prepare(b->row, &b->step->row, step_overlaps(b->step, plan)))
-    return error_set(err, STATUS_INTERNAL, "step %s: the row program is not well formed", b->step->label);
+    return error_set(err, STATUS_INTERNAL, "step %s: the row program is not well formed",
+                     b->step->label);
   return STATUS_OK;
 }
 
-static enum status bind_linear(struct device *device, struct bound_step *b, const struct weight_table *table,
-                               struct error *err) {
+static enum status bind_linear(struct device *device, struct bound_step *b,
+                               const struct weight_table *table, struct error *err) {
   const struct step *step = b->step;
   struct weight_source source = {table, &step->in[1]};
   struct product_spec spec = {.problem = step->linear,
@@ -125,13 +136,13 @@ static enum status bind_linear(struct device *device, struct bound_step *b, cons
   const char *why = "";
   b->product = product_create(&spec, read_weight_rows, &source, &why);
   if (!b->product)
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "step %s (n %d, k %d): %s", step->label, step->linear.n,
-                     step->linear.k, why);
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "step %s (n %d, k %d): %s", step->label,
+                     step->linear.n, step->linear.k, why);
   return STATUS_OK;
 }
 
-static enum status bind_step(struct bound_plan *bound, int32_t index, const struct weight_table *table,
-                             struct error *err) {
+static enum status bind_step(struct bound_plan *bound, int32_t index,
+                             const struct weight_table *table, struct error *err) {
   struct bound_step *b = &bound->steps[index];
   b->step = &bound->plan->steps[index];
   for (int i = 0; i < b->step->n_in; i++) {
@@ -160,8 +171,8 @@ static void find_segments(struct bound_plan *bound) {
       last->needed_by |= step->needed_by;
       continue;
     }
-    bound->segments[bound->n_segments++] =
-        (struct segment){.first = i, .count = 1, .row_local = is_row_local(step), .needed_by = step->needed_by};
+    bound->segments[bound->n_segments++] = (struct segment){
+        .first = i, .count = 1, .row_local = is_row_local(step), .needed_by = step->needed_by};
   }
 }
 
@@ -174,8 +185,9 @@ static enum status make_threads(struct bound_plan *bound, struct error *err) {
   size_t kernel = 0, product = 0;
   for (int32_t i = 0; i < bound->plan->n_steps; i++) {
     const struct bound_step *b = &bound->steps[i];
-    size_t k = b->row ? row_scratch_bytes(b->row)
-                      : b->step->kind >= STEP_ATTENTION ? attention_scratch_bytes(&b->step->attention) : 0;
+    size_t k = b->row                            ? row_scratch_bytes(b->row)
+               : b->step->kind >= STEP_ATTENTION ? attention_scratch_bytes(&b->step->attention)
+                                                 : 0;
     size_t p = b->product ? product_workspace_bytes(b->product) : 0;
     if (k > kernel) kernel = k;
     if (p > product) product = p;
@@ -195,8 +207,9 @@ none:
   return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the scratch of %d threads", n);
 }
 
-enum status cpu_load(struct device *device, const struct plan *plan, const struct weight_table *weights,
-                     struct bound_plan **out, struct error *err) {
+enum status cpu_load(struct device *device, const struct plan *plan,
+                     const struct weight_table *weights, struct bound_plan **out,
+                     struct error *err) {
   enum status status = STATUS_OK;
   product_thread_init();
   struct bound_plan *bound = calloc(1, sizeof *bound);
@@ -208,7 +221,8 @@ enum status cpu_load(struct device *device, const struct plan *plan, const struc
   bound->segments = calloc(n, sizeof *bound->segments);
   bound->states = take_aligned(n * sizeof *bound->states);
   if (!bound->steps || !bound->segments || !bound->states) {
-    status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a plan of %d steps", plan->n_steps);
+    status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a plan of %d steps",
+                       plan->n_steps);
     goto out;
   }
   for (int32_t i = 0; i < plan->n_steps; i++) {
@@ -218,8 +232,10 @@ enum status cpu_load(struct device *device, const struct plan *plan, const struc
   find_segments(bound);
   status = make_threads(bound, err);
 out:
-  if (status == STATUS_OK) *out = bound;
-  else cpu_unload(device, bound);
+  if (status == STATUS_OK)
+    *out = bound;
+  else
+    cpu_unload(device, bound);
   return status;
 }
 

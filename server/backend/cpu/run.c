@@ -1,9 +1,11 @@
-// Execution of a bound plan by the whole team: every thread walks the segments, and takes its part of each.
+// Execution of a bound plan by the whole team: every thread walks the segments, and takes its part
+// of each.
 //
-// A segment of row-local steps runs in one of two ways. Many rows: each thread takes tiles of rows through all steps of
-// the segment, with intermediates in its own tile scratch and no barrier. Few rows (one tile): every step is split over
-// the threads (a product by columns, a row program by rows) with a barrier between steps. Attention steps are pieces of
-// (sequence, head, queries). Pieces are handed out by a counter, so a thread that was interrupted delays nobody.
+// A segment of row-local steps runs in one of two ways. Many rows: each thread takes tiles of rows
+// through all steps of the segment, with intermediates in its own tile scratch and no barrier. Few
+// rows (one tile): every step is split over the threads (a product by columns, a row program by
+// rows) with a barrier between steps. Attention steps are pieces of (sequence, head, queries).
+// Pieces are handed out by a counter, so a thread that was interrupted delays nobody.
 #include "backend/cpu/cpu_device.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -23,8 +25,8 @@ struct worker {
   struct execution *e;
   int index, n;
   struct thread_space *space;
-  char *tile;        // tile scratch in use: its own, or the shared one
-  int64_t tile_row;  // first row of the tile
+  char *tile;       // tile scratch in use: its own, or the shared one
+  int64_t tile_row; // first row of the tile
 };
 
 static int64_t rows_of(const struct execution *e, enum row_kind rows) {
@@ -32,16 +34,25 @@ static int64_t rows_of(const struct execution *e, enum row_kind rows) {
 }
 
 // A view whose data is row `row` of the operand.
-static struct view operand_view(const struct worker *w, const struct bound_step *b, const struct operand *operand,
-                                int in, int64_t row) {
+static struct view operand_view(const struct worker *w, const struct bound_step *b,
+                                const struct operand *operand, int in, int64_t row) {
   struct view v = {.stride = operand->stride, .cols = operand->cols, .dtype = operand->dtype};
   int64_t row_bytes = operand->stride * (int64_t)dtype_bytes(operand->dtype);
   switch (operand->place) {
-  case PLACE_ARENA: v.data = w->e->lane->arena + operand->offset_bytes + row * row_bytes; break;
-  case PLACE_TILE: v.data = w->tile + operand->offset_bytes + (row - w->tile_row) * row_bytes; break;
-  case PLACE_WEIGHT: v.data = b->weights[in], v.stride = operand->cols; break;
-  case PLACE_POSITIONS: v.data = (void *)(uintptr_t)(w->e->geometry->positions + row), v.stride = 1; break;
-  default: break;
+  case PLACE_ARENA:
+    v.data = w->e->lane->arena + operand->offset_bytes + row * row_bytes;
+    break;
+  case PLACE_TILE:
+    v.data = w->tile + operand->offset_bytes + (row - w->tile_row) * row_bytes;
+    break;
+  case PLACE_WEIGHT:
+    v.data = b->weights[in], v.stride = operand->cols;
+    break;
+  case PLACE_POSITIONS:
+    v.data = (void *)(uintptr_t)(w->e->geometry->positions + row), v.stride = 1;
+    break;
+  default:
+    break;
   }
   return v;
 }
@@ -50,14 +61,16 @@ static bool starts_at_zero(enum row_input_class cls) {
   return cls != IN_FULL && cls != IN_PER_ROW;
 }
 
-static void run_row_step(const struct worker *w, const struct bound_step *b, int64_t row, int64_t n_rows) {
+static void run_row_step(const struct worker *w, const struct bound_step *b, int64_t row,
+                         int64_t n_rows) {
   const struct step *step = b->step;
   struct view inputs[STEP_MAX_IN], outputs[STEP_MAX_OUT];
   for (int i = 0; i < step->n_in; i++) {
     bool whole = i < step->row.n_inputs && starts_at_zero(step->row.inputs[i].cls);
     inputs[i] = operand_view(w, b, &step->in[i], i, whole ? 0 : row);
   }
-  for (int i = 0; i < step->n_out; i++) outputs[i] = operand_view(w, b, &step->out[i], -1, row);
+  for (int i = 0; i < step->n_out; i++)
+    outputs[i] = operand_view(w, b, &step->out[i], -1, row);
   struct row_call call = {.inputs = inputs,
                           .outputs = outputs,
                           .table_rows = b->weight_rows,
@@ -68,7 +81,8 @@ static void run_row_step(const struct worker *w, const struct bound_step *b, int
   w->e->bound->device->ops->row_run(b->row, &call);
 }
 
-static void run_product(const struct worker *w, const struct bound_step *b, int32_t slice, int64_t row, int64_t n_rows) {
+static void run_product(const struct worker *w, const struct bound_step *b, int32_t slice,
+                        int64_t row, int64_t n_rows) {
   const struct step *step = b->step;
   struct view operands[EPILOGUE_MAX];
   for (int i = 0; i < step->linear.n_epilogue; i++) {
@@ -84,7 +98,8 @@ static void run_product(const struct worker *w, const struct bound_step *b, int3
                             .y = operand_view(w, b, &step->out[0], -1, row).data,
                             .operands = operands,
                             .workspace = w->space->product};
-  if (!product_run(b->product, &run)) atomic_store_explicit(&w->e->failed, true, memory_order_relaxed);
+  if (!product_run(b->product, &run))
+    atomic_store_explicit(&w->e->failed, true, memory_order_relaxed);
 }
 
 static int64_t timing_start(const struct worker *w) {
@@ -102,7 +117,8 @@ static void run_step_alone(const struct worker *w, int32_t index, int64_t row, i
   if (b->step->kind == STEP_ROW) {
     run_row_step(w, b, row, n_rows);
   } else {
-    for (int32_t s = 0; s < product_slices(b->product); s++) run_product(w, b, s, row, n_rows);
+    for (int32_t s = 0; s < product_slices(b->product); s++)
+      run_product(w, b, s, row, n_rows);
   }
   timing_stop(w, index, start);
 }
@@ -114,7 +130,8 @@ static void run_step_shared(const struct worker *w, int32_t index, int64_t row, 
     int64_t begin = n_rows * w->index / w->n, end = n_rows * (w->index + 1) / w->n;
     if (begin < end) run_row_step(w, b, row + begin, end - begin);
   } else {
-    for (int32_t s = w->index; s < product_slices(b->product); s += w->n) run_product(w, b, s, row, n_rows);
+    for (int32_t s = w->index; s < product_slices(b->product); s += w->n)
+      run_product(w, b, s, row, n_rows);
   }
   timing_stop(w, index, start);
 }
@@ -135,7 +152,8 @@ static void run_shared_tile(struct worker *w, const struct segment *segment, int
   }
 }
 
-static void run_tiles(struct worker *w, const struct segment *segment, struct segment_state *state, int64_t n_rows) {
+static void run_tiles(struct worker *w, const struct segment *segment, struct segment_state *state,
+                      int64_t n_rows) {
   // Tiles of equal height, and as many as the threads can share evenly.
   int64_t n_tiles = (n_rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
   n_tiles = (n_tiles + w->n - 1) / w->n * w->n;
@@ -152,8 +170,8 @@ static void run_tiles(struct worker *w, const struct segment *segment, struct se
 }
 
 // ---- attention ----
-static void attention_piece(const struct worker *w, const struct bound_step *b, int32_t seq, int32_t head,
-                            int32_t first) {
+static void attention_piece(const struct worker *w, const struct bound_step *b, int32_t seq,
+                            int32_t head, int32_t first) {
   const struct step *step = b->step;
   const struct cpu_ops *ops = w->e->bound->device->ops;
   const int32_t *cu = w->e->geometry->cu_seqlens;
@@ -187,8 +205,10 @@ static void attention_piece(const struct worker *w, const struct bound_step *b, 
     break;
   default:
     call.scores = operand_view(w, b, &step->out[0], -1, 0).data;
-    if (step->kind == STEP_SCORES_SCALE) ops->scale_run(&call);
-    else ops->softmax_run(&call);
+    if (step->kind == STEP_SCORES_SCALE)
+      ops->scale_run(&call);
+    else
+      ops->softmax_run(&call);
     break;
   }
 }
@@ -218,7 +238,8 @@ static void run_thread(void *arg, int index) {
   const struct bound_plan *bound = e->bound;
   struct team *team = bound->device->team;
   struct worker w = {.e = e, .index = index, .n = team_size(team), .space = &bound->threads[index]};
-  if (bound->device->timing) memset(w.space->step_ns, 0, (size_t)bound->plan->n_steps * sizeof(int64_t));
+  if (bound->device->timing)
+    memset(w.space->step_ns, 0, (size_t)bound->plan->n_steps * sizeof(int64_t));
   bool first = true;
   for (int32_t i = 0; i < bound->n_segments; i++) {
     const struct segment *segment = &bound->segments[i];
@@ -230,13 +251,15 @@ static void run_thread(void *arg, int index) {
       continue;
     }
     int64_t n_rows = rows_of(e, bound->plan->steps[segment->first].rows);
-    if (w.n > 1 && n_rows <= PRODUCT_ROWS) run_shared_tile(&w, segment, n_rows);
-    else run_tiles(&w, segment, &bound->states[i], n_rows);
+    if (w.n > 1 && n_rows <= PRODUCT_ROWS)
+      run_shared_tile(&w, segment, n_rows);
+    else
+      run_tiles(&w, segment, &bound->states[i], n_rows);
   }
 }
 
-enum status cpu_run(struct lane *lane, const struct bound_plan *bound, const struct batch_geometry *geometry,
-                    uint8_t outputs) {
+enum status cpu_run(struct lane *lane, const struct bound_plan *bound,
+                    const struct batch_geometry *geometry, uint8_t outputs) {
   FW_ASSERT(geometry->n_tokens >= 1 && geometry->n_tokens <= bound->plan->limits.max_tokens);
   FW_ASSERT(geometry->n_seqs >= 1 && geometry->n_seqs <= bound->plan->limits.max_seqs);
   FW_ASSERT(bound->plan->arena_bytes <= lane->arena_bytes);

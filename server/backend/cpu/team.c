@@ -11,7 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// About ten microseconds: longer than the slip between two threads that do equal work, shorter than a time slice.
+// About ten microseconds: longer than the slip between two threads that do equal work, shorter than
+// a time slice.
 #define SPINS 150
 
 // A word that threads wait on until it changes.
@@ -44,8 +45,9 @@ static void cpu_relax(void) {
 #endif
 }
 
-// The waiter counts itself, then the kernel compares the value; the opener changes the value, then reads the count.
-// Both sides are sequentially consistent, so one of them sees the other: no wake-up is lost.
+// The waiter counts itself, then the kernel compares the value; the opener changes the value, then
+// reads the count. Both sides are sequentially consistent, so one of them sees the other: no
+// wake-up is lost.
 static void gate_wait(struct gate *gate, uint32_t seen, int spins) {
   for (int i = 0; i < spins; i++) {
     if (atomic_load_explicit(&gate->value, memory_order_acquire) != seen) return;
@@ -91,14 +93,16 @@ enum status team_open(int n_threads, void (*init)(void), struct team **out, stru
   FW_ASSERT(n_threads >= 1 && n_threads <= TEAM_MAX);
   size_t bytes = sizeof(struct team) + (size_t)n_threads * sizeof(struct helper);
   struct team *team = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
-  if (!team) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %d compute threads", n_threads);
+  if (!team)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %d compute threads", n_threads);
   *team = (struct team){.n = n_threads, .init = init};
   for (int i = 1; i < n_threads; i++) {
     struct helper *h = &team->helpers[team->n_started];
     *h = (struct helper){.team = team, .index = i};
     if (pthread_create(&h->thread, NULL, helper_main, h) != 0) {
       team_close(team);
-      return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot start compute thread %d of %d", i + 1, n_threads);
+      return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot start compute thread %d of %d",
+                       i + 1, n_threads);
     }
     team->n_started++;
   }
@@ -110,7 +114,8 @@ void team_close(struct team *team) {
   if (!team) return;
   team->stop = true;
   gate_open(&team->start);
-  for (int i = 0; i < team->n_started; i++) pthread_join(team->helpers[i].thread, NULL);
+  for (int i = 0; i < team->n_started; i++)
+    pthread_join(team->helpers[i].thread, NULL);
   free(team);
 }
 

@@ -1,5 +1,5 @@
-// The CPU back end runs whole plans of an encoder: fused and unfused, any number of threads, mixed lengths, against
-// the double reference.
+// The CPU back end runs whole plans of an encoder: fused and unfused, any number of threads, mixed
+// lengths, against the double reference.
 #include "backend/backend.h"
 #include "backend/cpu/cpu_device.h"
 #include "unit/backend/encoder.h"
@@ -30,19 +30,23 @@ struct rig {
   struct lane *lane;
 };
 
-static void rig_open(struct rig *rig, const struct encoder_shape *shape, enum fusion_mode mode, int threads,
-                     enum product_kind products, uint64_t seed) {
+static void rig_open(struct rig *rig, const struct encoder_shape *shape, enum fusion_mode mode,
+                     int threads, enum product_kind products, uint64_t seed) {
   struct error err = {0};
   struct backend_options options = {.threads = threads};
   struct plan_limits limits = {.max_tokens = 512, .max_seqs = 64, .max_seqlen = 256};
   encoder_build(&rig->encoder, shape, seed);
   assert_int_equal(backend_cpu.open(&options, &rig->device, &err), STATUS_OK);
   cpu_device_set_products(rig->device, products);
-  if (plan_build(&rig->encoder.graph, mode, &backend_cpu.caps(rig->device)->plan, &limits, &rig->plan, &err))
+  if (plan_build(&rig->encoder.graph, mode, &backend_cpu.caps(rig->device)->plan, &limits,
+                 &rig->plan, &err))
     fail_msg("plan_build: %s", err.message);
-  if (backend_cpu.load(rig->device, rig->plan, &rig->encoder.table, &rig->bound, &err)) fail_msg("load: %s", err.message);
-  assert_int_equal(backend_cpu.lane_open(rig->device, rig->plan->arena_bytes, &rig->lane, &err), STATUS_OK);
-  memset(rig->lane->arena, 0xff, (size_t)rig->plan->arena_bytes); // NaN in every dtype: nothing may read it
+  if (backend_cpu.load(rig->device, rig->plan, &rig->encoder.table, &rig->bound, &err))
+    fail_msg("load: %s", err.message);
+  assert_int_equal(backend_cpu.lane_open(rig->device, rig->plan->arena_bytes, &rig->lane, &err),
+                   STATUS_OK);
+  memset(rig->lane->arena, 0xff,
+         (size_t)rig->plan->arena_bytes); // NaN in every dtype: nothing may read it
 }
 
 static void rig_close(struct rig *rig) {
@@ -71,25 +75,30 @@ static float *rig_output(struct rig *rig, int output, int64_t rows) {
   return out;
 }
 
-static void check_batch(struct rig *rig, const int32_t *lengths, int32_t n, double bound, uint64_t *seed) {
+static void check_batch(struct rig *rig, const int32_t *lengths, int32_t n, double bound,
+                        uint64_t *seed) {
   struct encoder_batch batch;
   encoder_batch_make(&batch, lengths, n, rig->encoder.shape.vocab, seed);
-  size_t hidden = (size_t)rig->encoder.shape.hidden, tokens = (size_t)batch.geometry.n_tokens * hidden;
-  double *want0 = malloc(tokens * sizeof *want0), *want1 = malloc((size_t)n * hidden * sizeof *want1);
+  size_t hidden = (size_t)rig->encoder.shape.hidden,
+         tokens = (size_t)batch.geometry.n_tokens * hidden;
+  double *want0 = malloc(tokens * sizeof *want0),
+         *want1 = malloc((size_t)n * hidden * sizeof *want1);
   encoder_reference(&rig->encoder, &batch.geometry, batch.ids, want0, want1);
   rig_run(rig, &batch, 3);
   float *got0 = rig_output(rig, 0, batch.geometry.n_tokens), *got1 = rig_output(rig, 1, n);
   double e0 = relative_l2(got0, want0, tokens), e1 = relative_l2(got1, want1, (size_t)n * hidden);
   printf("  T %4d B %2d %s %s: hidden %.2e pooled %.2e\n", batch.geometry.n_tokens, n,
          dtype_name(rig->encoder.shape.compute), fusion_name(rig->plan->mode), e0, e1);
-  if (!(e0 < bound) || !(e1 < bound)) fail_msg("error above %g (seed %llu)", bound, (unsigned long long)the_seed);
+  if (!(e0 < bound) || !(e1 < bound))
+    fail_msg("error above %g (seed %llu)", bound, (unsigned long long)the_seed);
   free(want0), free(want1), free(got0), free(got1);
   encoder_batch_free(&batch);
 }
 
 static void check_all(const struct encoder_shape *shape, double bound, enum product_kind products) {
-  static const int32_t one[] = {1}, short_one[] = {25}, tile[] = {64}, odd[] = {65}, three[] = {3, 17, 1},
-                       mixed[] = {31, 5, 128, 7, 64, 1, 90, 13}, large[] = {256, 200, 56};
+  static const int32_t one[] = {1}, short_one[] = {25}, tile[] = {64}, odd[] = {65},
+                       three[] = {3, 17, 1}, mixed[] = {31, 5, 128, 7, 64, 1, 90, 13},
+                       large[] = {256, 200, 56};
   uint64_t seed = the_seed;
   for (int mode = 0; mode < FUSION_MODES; mode++) {
     for (int threads = 1; threads <= 3; threads++) {
@@ -109,7 +118,12 @@ static void check_all(const struct encoder_shape *shape, double bound, enum prod
 
 static void fp32_plans_match_the_reference(void **state) {
   (void)state;
-  struct encoder_shape shape = {.vocab = 100, .positions = 256, .hidden = 96, .heads = 3, .inter = 200, .layers = 2,
+  struct encoder_shape shape = {.vocab = 100,
+                                .positions = 256,
+                                .hidden = 96,
+                                .heads = 3,
+                                .inter = 200,
+                                .layers = 2,
                                 .compute = DTYPE_F32};
   check_all(&shape, 1e-5, PRODUCT_LIBRARY);
   check_all(&shape, 1e-5, PRODUCT_OWN);
@@ -117,8 +131,14 @@ static void fp32_plans_match_the_reference(void **state) {
 
 static void causal_plans_match_the_reference(void **state) {
   (void)state;
-  struct encoder_shape shape = {.vocab = 50, .positions = 256, .hidden = 80, .heads = 2, .inter = 130, .layers = 1,
-                                .compute = DTYPE_F32, .causal = true};
+  struct encoder_shape shape = {.vocab = 50,
+                                .positions = 256,
+                                .hidden = 80,
+                                .heads = 2,
+                                .inter = 130,
+                                .layers = 1,
+                                .compute = DTYPE_F32,
+                                .causal = true};
   check_all(&shape, 1e-5, PRODUCT_AUTO);
 }
 
@@ -127,7 +147,12 @@ static void bf16_plans_match_the_reference(void **state) {
   struct cpu_features features;
   cpu_detect(&features);
   if (!features.avx512_bf16 && !features.amx_bf16) skip();
-  struct encoder_shape shape = {.vocab = 100, .positions = 256, .hidden = 96, .heads = 3, .inter = 200, .layers = 1,
+  struct encoder_shape shape = {.vocab = 100,
+                                .positions = 256,
+                                .hidden = 96,
+                                .heads = 3,
+                                .inter = 200,
+                                .layers = 1,
                                 .compute = DTYPE_BF16};
   check_all(&shape, 8e-3, PRODUCT_LIBRARY);
   check_all(&shape, 8e-3, PRODUCT_OWN);
@@ -135,7 +160,12 @@ static void bf16_plans_match_the_reference(void **state) {
 
 static void a_step_that_nobody_needs_is_skipped(void **state) {
   (void)state;
-  struct encoder_shape shape = {.vocab = 100, .positions = 256, .hidden = 64, .heads = 2, .inter = 128, .layers = 1,
+  struct encoder_shape shape = {.vocab = 100,
+                                .positions = 256,
+                                .hidden = 64,
+                                .heads = 2,
+                                .inter = 128,
+                                .layers = 1,
                                 .compute = DTYPE_F32};
   uint64_t seed = the_seed;
   struct rig rig;
@@ -144,7 +174,8 @@ static void a_step_that_nobody_needs_is_skipped(void **state) {
   encoder_batch_make(&batch, (const int32_t[]){9, 4}, 2, shape.vocab, &seed);
   rig_run(&rig, &batch, 1); // the hidden state only: the pooled output keeps its poison
   float *pooled = rig_output(&rig, 1, 2);
-  for (int i = 0; i < 2 * shape.hidden; i++) assert_true(isnan(pooled[i]));
+  for (int i = 0; i < 2 * shape.hidden; i++)
+    assert_true(isnan(pooled[i]));
   free(pooled);
   encoder_batch_free(&batch);
   rig_close(&rig);
@@ -152,7 +183,12 @@ static void a_step_that_nobody_needs_is_skipped(void **state) {
 
 static void a_result_does_not_depend_on_batch_mates(void **state) {
   (void)state;
-  struct encoder_shape shape = {.vocab = 100, .positions = 256, .hidden = 96, .heads = 3, .inter = 200, .layers = 2,
+  struct encoder_shape shape = {.vocab = 100,
+                                .positions = 256,
+                                .hidden = 96,
+                                .heads = 3,
+                                .inter = 200,
+                                .layers = 2,
                                 .compute = DTYPE_F32};
   uint64_t seed = the_seed;
   struct rig rig;
