@@ -9,7 +9,7 @@ struct args {
   const char *config;               // NULL: defaults
   const char *models[LIMIT_MODELS]; // after those of the server file
   int n_models;
-  const char *listen, *admin;       // NULL: as the server file says
+  const char *listen, *admin; // NULL: as the server file says
   bool check, print_config, version, help;
 };
 

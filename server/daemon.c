@@ -30,7 +30,8 @@ struct daemon {
   int64_t started_ns;
 };
 
-// Wakes the main thread out of sigwait: a model did not load, a device was lost, draining has ended.
+// Wakes the main thread out of sigwait: a model did not load, a device was lost, draining has
+// ended.
 #define SIGNAL_WAKE SIGUSR1
 
 static void wake_main(void *arg) {
@@ -38,7 +39,7 @@ static void wake_main(void *arg) {
   kill(getpid(), SIGNAL_WAKE);
 }
 
-// ---- loading ------------------------------------------------------------------------------------------------------
+// ---- loading ----
 static void largest_batch(const struct daemon *daemon, struct executor_options *out) {
   out->max_tokens = out->max_seqs = (int32_t)daemon->conf->batch_max_tokens;
   for (int i = 0; i < registry_count(daemon->parts.registry); i++) {
@@ -48,7 +49,8 @@ static void largest_batch(const struct daemon *daemon, struct executor_options *
       if (!plan) continue;
       if (plan->limits.max_tokens > out->max_tokens) out->max_tokens = plan->limits.max_tokens;
       if (plan->limits.max_seqs > out->max_seqs) out->max_seqs = plan->limits.max_seqs;
-      if (model->fusion_available[mode] && plan->arena_bytes > out->arena_bytes) out->arena_bytes = plan->arena_bytes;
+      if (model->fusion_available[mode] && plan->arena_bytes > out->arena_bytes)
+        out->arena_bytes = plan->arena_bytes;
     }
   }
 }
@@ -56,14 +58,20 @@ static void largest_batch(const struct daemon *daemon, struct executor_options *
 static enum status open_executors(struct daemon *daemon, struct error *err) {
   struct model *models[LIMIT_MODELS];
   int n_models = registry_count(daemon->parts.registry);
-  for (int i = 0; i < n_models; i++) models[i] = registry_at(daemon->parts.registry, i);
+  for (int i = 0; i < n_models; i++)
+    models[i] = registry_at(daemon->parts.registry, i);
   for (int d = 0; d < daemon->parts.n_devices; d++) {
-    struct executor_options options = {
-        .backend = daemon->parts.backend, .device = daemon->parts.devices[d], .device_index = d,
-        .n_loops = (int)daemon->conf->loops, .queue_requests = (int32_t)daemon->conf->queue_requests,
-        .lanes = (int)daemon->conf->lanes, .models = models, .n_models = n_models,
-        .on_lost = wake_main};
-    for (int i = 0; i < options.n_loops; i++) options.loop_wakes[i] = net_loop_wake(daemon->net, i);
+    struct executor_options options = {.backend = daemon->parts.backend,
+                                       .device = daemon->parts.devices[d],
+                                       .device_index = d,
+                                       .n_loops = (int)daemon->conf->loops,
+                                       .queue_requests = (int32_t)daemon->conf->queue_requests,
+                                       .lanes = (int)daemon->conf->lanes,
+                                       .models = models,
+                                       .n_models = n_models,
+                                       .on_lost = wake_main};
+    for (int i = 0; i < options.n_loops; i++)
+      options.loop_wakes[i] = net_loop_wake(daemon->net, i);
     largest_batch(daemon, &options);
     enum status status = executor_open(&options, &daemon->executors[d], err);
     if (status != STATUS_OK) return status;
@@ -80,8 +88,8 @@ static enum status load(struct daemon *daemon, struct error *err) {
     enum status status = model_bind(model, parts->backend, parts->devices, parts->n_devices, err);
     if (status != STATUS_OK) return status;
     needs_fill(model);
-    log_info("model_loaded", "model %s version %s from %s in %lld ms", model->name, model->version, model->path,
-             (long long)((clock_now_ns() - began_ns) / NS_PER_MS));
+    log_info("model_loaded", "model %s version %s from %s in %lld ms", model->name, model->version,
+             model->path, (long long)((clock_now_ns() - began_ns) / NS_PER_MS));
   }
   return open_executors(daemon, err);
 }
@@ -89,9 +97,11 @@ static enum status load(struct daemon *daemon, struct error *err) {
 // The one line that scripts wait for. On stdout, whatever the log level.
 static void print_ready(const struct daemon *daemon) {
   char admin[64] = "";
-  if (net_admin_port(daemon->net) > 0) snprintf(admin, sizeof admin, " admin=127.0.0.1:%d", net_admin_port(daemon->net));
-  printf("fusewired ready: grpc=127.0.0.1:%d%s models=%d device=%s start_ms=%lld\n", net_port(daemon->net), admin,
-         registry_count(daemon->parts.registry), daemon->parts.backend->name,
+  if (net_admin_port(daemon->net) > 0)
+    snprintf(admin, sizeof admin, " admin=127.0.0.1:%d", net_admin_port(daemon->net));
+  printf("fusewired ready: grpc=127.0.0.1:%d%s models=%d device=%s start_ms=%lld\n",
+         net_port(daemon->net), admin, registry_count(daemon->parts.registry),
+         daemon->parts.backend->name,
          (long long)((clock_now_ns() - daemon->started_ns) / NS_PER_MS));
   fflush(stdout);
 }
@@ -112,24 +122,37 @@ static void *loader_main(void *arg) {
   return NULL;
 }
 
-// ---- network ------------------------------------------------------------------------------------------------------
+// ---- network ----
 static size_t expose(char *out, size_t out_bytes, void *app) {
   const struct daemon *daemon = (const struct daemon *)((char *)app - offsetof(struct daemon, api));
   return metrics_expose(out, out_bytes, daemon->conf->triton_names);
 }
 
-static bool ready(void *app) { return api_ready(app); }
+static bool ready(void *app) {
+  return api_ready(app);
+}
 
 static enum status open_network(struct daemon *daemon, struct error *err) {
   const struct server_conf *conf = daemon->conf;
-  struct net_options options = {
-      .listen = conf->listen, .admin = conf->admin, .n_loops = (int)conf->loops, .methods = api_methods,
-      .n_methods = api_n_methods, .app = &daemon->api, .reap = api_reap, .metrics = expose, .ready = ready};
-  options.limits = (struct rpc_limits){
-      .max_message_bytes = conf->max_message_bytes, .max_connections = conf->max_connections, .max_calls = conf->max_calls,
-      .connection_bytes = conf->connection_bytes, .total_bytes = conf->total_bytes, .header_bytes = conf->header_bytes,
-      .handshake_timeout_ms = conf->handshake_timeout_ms, .idle_timeout_ms = conf->idle_timeout_ms,
-      .stream_window_bytes = conf->stream_window_bytes, .connection_window_bytes = conf->connection_window_bytes};
+  struct net_options options = {.listen = conf->listen,
+                                .admin = conf->admin,
+                                .n_loops = (int)conf->loops,
+                                .methods = api_methods,
+                                .n_methods = api_n_methods,
+                                .app = &daemon->api,
+                                .reap = api_reap,
+                                .metrics = expose,
+                                .ready = ready};
+  options.limits = (struct rpc_limits){.max_message_bytes = conf->max_message_bytes,
+                                       .max_connections = conf->max_connections,
+                                       .max_calls = conf->max_calls,
+                                       .connection_bytes = conf->connection_bytes,
+                                       .total_bytes = conf->total_bytes,
+                                       .header_bytes = conf->header_bytes,
+                                       .handshake_timeout_ms = conf->handshake_timeout_ms,
+                                       .idle_timeout_ms = conf->idle_timeout_ms,
+                                       .stream_window_bytes = conf->stream_window_bytes,
+                                       .connection_window_bytes = conf->connection_window_bytes};
   enum status status = net_open(&options, &daemon->net, err);
   if (status == STATUS_OK) status = net_start(daemon->net, err);
   return status;
@@ -139,23 +162,34 @@ static double gauge_queued(void *arg) {
   const struct daemon *daemon = arg;
   if (atomic_load(&daemon->load) != LOAD_DONE) return 0;
   int64_t n = 0;
-  for (int i = 0; i < daemon->n_executors; i++) n += executor_queued(daemon->executors[i]);
+  for (int i = 0; i < daemon->n_executors; i++)
+    n += executor_queued(daemon->executors[i]);
   return (double)n;
 }
-static double gauge_connections(void *arg) { return (double)net_connections(((struct daemon *)arg)->net); }
-static double gauge_bytes(void *arg) { return (double)net_used_bytes(((struct daemon *)arg)->net); }
-static double gauge_ready(void *arg) { return api_ready(&((struct daemon *)arg)->api) ? 1 : 0; }
+static double gauge_connections(void *arg) {
+  return (double)net_connections(((struct daemon *)arg)->net);
+}
+static double gauge_bytes(void *arg) {
+  return (double)net_used_bytes(((struct daemon *)arg)->net);
+}
+static double gauge_ready(void *arg) {
+  return api_ready(&((struct daemon *)arg)->api) ? 1 : 0;
+}
 
 static void add_gauges(struct daemon *daemon) {
   metrics_gauge_add("fusewire_ready", "1 while health says SERVING.", "", gauge_ready, daemon);
-  metrics_gauge_add("fusewire_queue_requests", "Requests that wait or run.", "", gauge_queued, daemon);
-  metrics_gauge_add("fusewire_connections", "Open gRPC connections.", "", gauge_connections, daemon);
-  metrics_gauge_add("fusewire_message_bytes", "Bytes held for requests and replies.", "", gauge_bytes, daemon);
+  metrics_gauge_add("fusewire_queue_requests", "Requests that wait or run.", "", gauge_queued,
+                    daemon);
+  metrics_gauge_add("fusewire_connections", "Open gRPC connections.", "", gauge_connections,
+                    daemon);
+  metrics_gauge_add("fusewire_message_bytes", "Bytes held for requests and replies.", "",
+                    gauge_bytes, daemon);
 }
 
-// ---- up -----------------------------------------------------------------------------------------------------------
+// ---- up ----
 static enum status bring_up(struct daemon *daemon, struct error *err) {
-  struct api_options options = {.registry = daemon->parts.registry, .n_loops = (int)daemon->conf->loops,
+  struct api_options options = {.registry = daemon->parts.registry,
+                                .n_loops = (int)daemon->conf->loops,
                                 .requests_per_loop = (int32_t)(daemon->conf->queue_requests * 2)};
   enum status status = api_open(&daemon->api, &options, err);
   if (status == STATUS_OK) status = open_network(daemon, err);
@@ -183,8 +217,9 @@ static bool serve(const struct daemon *daemon, const sigset_t *signals) {
   }
 }
 
-// ---- down ---------------------------------------------------------------------------------------------------------
-// Serves on, with health NOT_SERVING, so that load balancers look away before connections close. False: a second signal.
+// ---- down ----
+// Serves on, with health NOT_SERVING, so that load balancers look away before connections close.
+// False: a second signal.
 static bool drain_delay(const struct server_conf *conf, const sigset_t *signals) {
   int64_t until_ns = clock_now_ns() + conf->drain_delay_ms * NS_PER_MS;
   for (int64_t left_ns; (left_ns = until_ns - clock_now_ns()) > 0;) {
@@ -226,7 +261,8 @@ static int drain_network(struct daemon *daemon, const sigset_t *signals, int64_t
   return cut_off;
 }
 
-// A model may take long to bind and cannot be stopped. Nothing was accepted while it loaded, so nothing is lost.
+// A model may take long to bind and cannot be stopped. Nothing was accepted while it loaded, so
+// nothing is lost.
 static void end_while_loading(struct daemon *daemon, enum exit_code code) {
   if (!daemon->loader_started || pthread_tryjoin_np(daemon->loader, NULL) != EBUSY) return;
   fflush(NULL);
@@ -234,9 +270,11 @@ static void end_while_loading(struct daemon *daemon, enum exit_code code) {
 }
 
 static void tear_down(struct daemon *daemon) {
-  for (int i = 0; i < daemon->n_executors; i++) executor_stop(daemon->executors[i]);
+  for (int i = 0; i < daemon->n_executors; i++)
+    executor_stop(daemon->executors[i]);
   if (daemon->net) net_close(daemon->net);
-  for (int i = 0; i < daemon->n_executors; i++) executor_close(daemon->executors[i]);
+  for (int i = 0; i < daemon->n_executors; i++)
+    executor_close(daemon->executors[i]);
   api_close(&daemon->api);
   parts_close(&daemon->parts);
 }
@@ -248,7 +286,8 @@ static enum exit_code run(struct daemon *daemon, const sigset_t *signals) {
   bool lost = device_lost(daemon);
   bool patient = asked && drain_delay(daemon->conf, signals);
   log_info("draining", "%d connections open", (int)net_connections(daemon->net));
-  int cut_off = drain_network(daemon, signals, patient || lost ? daemon->conf->drain_timeout_ms : 0);
+  int cut_off =
+      drain_network(daemon, signals, patient || lost ? daemon->conf->drain_timeout_ms : 0);
   if (cut_off > 0) {
     log_warn("cut_off", "%d calls were cut off", cut_off);
     code = EXIT_FAILED;
@@ -257,7 +296,7 @@ static enum exit_code run(struct daemon *daemon, const sigset_t *signals) {
   return code;
 }
 
-// ---- the two ways to run ------------------------------------------------------------------------------------------
+// ---- the two ways to run ----
 static enum exit_code fail(const struct error *err, enum exit_code code) {
   int n = 0;
   daemon_report(err, &n);
@@ -265,7 +304,8 @@ static enum exit_code fail(const struct error *err, enum exit_code code) {
 }
 
 enum exit_code daemon_run(const struct server_conf *conf) {
-  static struct daemon daemon; // large, and outlives threads that may still load when the process ends
+  static struct daemon
+      daemon; // large, and outlives threads that may still load when the process ends
   daemon = (struct daemon){.conf = conf, .parts = {.conf = conf}, .started_ns = clock_now_ns()};
   sigset_t signals;
   sigemptyset(&signals);
@@ -278,11 +318,14 @@ enum exit_code daemon_run(const struct server_conf *conf) {
   struct error err;
   enum exit_code code = EXIT_GOOD;
   enum status status = parts_open_devices(&daemon.parts, &err);
-  if (status != STATUS_OK) code = fail(&err, EXIT_FAILED);
-  else if (parts_parse_models(&daemon.parts) > 0) code = EXIT_BAD_INPUT;
+  if (status != STATUS_OK)
+    code = fail(&err, EXIT_FAILED);
+  else if (parts_parse_models(&daemon.parts) > 0)
+    code = EXIT_BAD_INPUT;
   else if ((status = bring_up(&daemon, &err)) != STATUS_OK)
     code = fail(&err, status == STATUS_INVALID_ARGUMENT ? EXIT_BAD_INPUT : EXIT_FAILED);
-  else code = run(&daemon, &signals);
+  else
+    code = run(&daemon, &signals);
   tear_down(&daemon);
   if (code == EXIT_GOOD) log_info("ended", "in good order");
   return code;
@@ -292,10 +335,14 @@ enum exit_code daemon_check(const struct server_conf *conf) {
   struct parts parts = {.conf = conf};
   struct error err;
   int n_errors = 0;
-  if (parts_open_devices(&parts, &err) != STATUS_OK) daemon_report(&err, &n_errors);
-  else n_errors = parts_parse_models(&parts);
-  if (n_errors == 0) printf("ok: %d models, device %s\n", registry_count(parts.registry), parts.backend->name);
-  else fprintf(stderr, "%d errors\n", n_errors);
+  if (parts_open_devices(&parts, &err) != STATUS_OK)
+    daemon_report(&err, &n_errors);
+  else
+    n_errors = parts_parse_models(&parts);
+  if (n_errors == 0)
+    printf("ok: %d models, device %s\n", registry_count(parts.registry), parts.backend->name);
+  else
+    fprintf(stderr, "%d errors\n", n_errors);
   parts_close(&parts);
   return n_errors == 0 ? EXIT_GOOD : EXIT_BAD_INPUT;
 }

@@ -1,4 +1,5 @@
-// The daemon's parts and their order: devices, models, network, executors; up, running, down. Main thread.
+// The daemon's parts and their order: devices, models, network, executors; up, running, down. Main
+// thread.
 #ifndef DAEMON_H
 #define DAEMON_H
 

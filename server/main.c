@@ -17,7 +17,8 @@ static enum exit_code print_config(void) {
   return ok ? EXIT_GOOD : EXIT_FAILED;
 }
 
-static bool set_text(char *out, size_t out_bytes, const char *value, const char *what, int *n_errors) {
+static bool set_text(char *out, size_t out_bytes, const char *value, const char *what,
+                     int *n_errors) {
   if (!value) return true;
   size_t bytes = strlen(value);
   if (bytes < out_bytes) {
@@ -34,7 +35,9 @@ static bool set_text(char *out, size_t out_bytes, const char *value, const char 
 static int settings(const struct args *args, struct server_conf *conf) {
   int n_errors = 0;
   server_conf_defaults(conf);
-  if (args->config && server_conf_load(args->config, conf, daemon_report, &n_errors) != STATUS_OK && n_errors == 0) n_errors = 1;
+  if (args->config && server_conf_load(args->config, conf, daemon_report, &n_errors) != STATUS_OK &&
+      n_errors == 0)
+    n_errors = 1;
   set_text(conf->listen, sizeof conf->listen, args->listen, "--listen", &n_errors);
   set_text(conf->admin, sizeof conf->admin, args->admin, "--admin", &n_errors);
   for (int i = 0; i < args->n_models; i++) {
@@ -44,7 +47,9 @@ static int settings(const struct args *args, struct server_conf *conf) {
       daemon_report(&err, &n_errors);
       break;
     }
-    if (set_text(conf->models[conf->n_models], sizeof conf->models[0], args->models[i], "--model", &n_errors)) conf->n_models++;
+    if (set_text(conf->models[conf->n_models], sizeof conf->models[0], args->models[i], "--model",
+                 &n_errors))
+      conf->n_models++;
   }
   return n_errors;
 }

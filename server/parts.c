@@ -10,7 +10,8 @@ void daemon_report(const struct error *err, void *arg) {
   ++*(int *)arg;
 }
 
-// `device.kind`: 0 auto, 1 cpu, 2 cuda (keys.def). auto takes the best that is there; a name is a demand.
+// `device.kind`: 0 auto, 1 cpu, 2 cuda (keys.def). auto takes the best that is there; a name is a
+// demand.
 static const struct backend_ops *choose_backend(const struct server_conf *conf, struct error *err) {
   static const char *const names[] = {NULL, "cpu", "cuda"};
   FW_ASSERT(conf->device_kind >= 0 && conf->device_kind < (int)(sizeof names / sizeof *names));
@@ -19,12 +20,14 @@ static const struct backend_ops *choose_backend(const struct server_conf *conf, 
     if (backend_table[i]->probe() > 0) return backend_table[i];
   const struct backend_ops *backend = name ? backend_find(name) : NULL;
   if (!backend) {
-    (void)error_set(err, STATUS_UNAVAILABLE, "device.kind: found \"%s\", but this build has no such back end",
+    (void)error_set(err, STATUS_UNAVAILABLE,
+                    "device.kind: found \"%s\", but this build has no such back end",
                     name ? name : "auto");
     return NULL;
   }
   if (backend->probe() > 0) return backend;
-  (void)error_set(err, STATUS_UNAVAILABLE, "device.kind: found \"%s\", but this machine has no such device", name);
+  (void)error_set(err, STATUS_UNAVAILABLE,
+                  "device.kind: found \"%s\", but this machine has no such device", name);
   return NULL;
 }
 
@@ -39,7 +42,8 @@ enum status parts_open_devices(struct parts *parts, struct error *err) {
     if (status != STATUS_OK) return status;
     parts->n_devices++;
     const struct device_caps *caps = parts->backend->caps(parts->devices[i]);
-    log_info("device_open", "device %s:%d: %s, %d threads", parts->backend->name, i, caps->description, caps->n_threads);
+    log_info("device_open", "device %s:%d: %s, %d threads", parts->backend->name, i,
+             caps->description, caps->n_threads);
   }
   return STATUS_OK;
 }
@@ -69,12 +73,14 @@ int parts_parse_models(struct parts *parts) {
     daemon_report(&err, &n_errors);
     return n_errors;
   }
-  for (int i = 0; i < parts->conf->n_models; i++) parse_model(parts, parts->conf->models[i], &n_errors);
+  for (int i = 0; i < parts->conf->n_models; i++)
+    parse_model(parts, parts->conf->models[i], &n_errors);
   return n_errors;
 }
 
 void parts_close(struct parts *parts) {
   registry_close(parts->registry);
-  for (int i = 0; i < parts->n_devices; i++) parts->backend->close(parts->devices[i]);
+  for (int i = 0; i < parts->n_devices; i++)
+    parts->backend->close(parts->devices[i]);
   *parts = (struct parts){0};
 }

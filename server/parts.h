@@ -15,7 +15,8 @@ struct parts {
 
 // Opens the device that conf asks for. UNAVAILABLE when there is none such, with the reason.
 MUST_USE enum status parts_open_devices(struct parts *parts, struct error *err);
-// Parses every model, reporting every error of each; the good ones are in the registry. Returns the number of errors.
+// Parses every model, reporting every error of each; the good ones are in the registry. Returns the
+// number of errors.
 int parts_parse_models(struct parts *parts);
 void parts_close(struct parts *parts);
 

@@ -33,12 +33,15 @@ void api_close(struct api *api) {
   }
 }
 
-void api_serve(struct api *api, struct executor *const *executors, int n_executors, const char *device) {
+void api_serve(struct api *api, struct executor *const *executors, int n_executors,
+               const char *device) {
   FW_ASSERT(n_executors > 0 && n_executors <= LIMIT_DEVICES);
-  for (int i = 0; i < n_executors; i++) api->executors[i] = executors[i];
+  for (int i = 0; i < n_executors; i++)
+    api->executors[i] = executors[i];
   api->n_executors = n_executors;
   snprintf(api->device, sizeof api->device, "%s", device);
-  // Release: a loop that reads SERVING sees the executors. Only LOADING becomes SERVING: a drain that came first stays.
+  // Release: a loop that reads SERVING sees the executors. Only LOADING becomes SERVING: a drain
+  // that came first stays.
   int loading = API_LOADING;
   atomic_compare_exchange_strong(&api->state, &loading, API_SERVING);
 }
@@ -46,7 +49,8 @@ void api_serve(struct api *api, struct executor *const *executors, int n_executo
 void api_drain(struct api *api) {
   int state = atomic_load(&api->state);
   // While models load there is nothing to drain, and no request may ever meet a missing executor.
-  while (state == API_SERVING && !atomic_compare_exchange_weak(&api->state, &state, API_DRAINING)) {}
+  while (state == API_SERVING && !atomic_compare_exchange_weak(&api->state, &state, API_DRAINING)) {
+  }
 }
 
 bool api_ready(const struct api *api) {
@@ -61,11 +65,12 @@ void api_reap(struct rpc *rpc, int loop, void *app) {
   if (atomic_load(&api->state) == API_LOADING) return;
   for (int i = 0; i < api->n_executors; i++) {
     struct request *request;
-    while ((request = executor_reap(api->executors[i], loop))) infer_finished(api, rpc, request);
+    while ((request = executor_reap(api->executors[i], loop)))
+      infer_finished(api, rpc, request);
   }
 }
 
-// ---- helpers of cold methods --------------------------------------------------------------------------------------
+// ---- helpers of cold methods ----
 void reply_message(struct call *call, const ProtobufCMessage *message) {
   uint8_t small[1024], *packed = small;
   size_t bytes = protobuf_c_message_get_packed_size(message);
@@ -78,18 +83,22 @@ void reply_message(struct call *call, const ProtobufCMessage *message) {
   if (packed != small) free(packed);
 }
 
-struct model *model_find(struct api *api, struct slice name, struct slice version, enum status *status, struct error *err) {
+struct model *model_find(struct api *api, struct slice name, struct slice version,
+                         enum status *status, struct error *err) {
   if (atomic_load(&api->state) == API_LOADING) {
     *status = error_set(err, STATUS_UNAVAILABLE, "models are still loading");
     return NULL;
   }
   struct model *model = registry_find(api->registry, name, version);
   if (model) return model;
-  if (version.bytes > 0 && (model = registry_find(api->registry, name, (struct slice){name.data, 0})))
-    *status = error_set(err, STATUS_NOT_FOUND, "model_version: model \"%.*s\" has no version \"%.*s\"; it has \"%s\"",
+  if (version.bytes > 0 &&
+      (model = registry_find(api->registry, name, (struct slice){name.data, 0})))
+    *status = error_set(err, STATUS_NOT_FOUND,
+                        "model_version: model \"%.*s\" has no version \"%.*s\"; it has \"%s\"",
                         TEXT_ARGS(name), TEXT_ARGS(version), model->version);
   else
-    *status = error_set(err, STATUS_NOT_FOUND, "model_name: no model \"%.*s\" is served", TEXT_ARGS(name));
+    *status = error_set(err, STATUS_NOT_FOUND, "model_name: no model \"%.*s\" is served",
+                        TEXT_ARGS(name));
   return NULL;
 }
 

@@ -1,5 +1,5 @@
-// The services: what each method of methods.def answers. Handlers run on loop threads (rpc/call.h); everything they share is
-// here, set up by main.c before the first call or switched by an atomic.
+// The services: what each method of methods.def answers. Handlers run on loop threads (rpc/call.h);
+// everything they share is here, set up by main.c before the first call or switched by an atomic.
 #ifndef API_API_H
 #define API_API_H
 
@@ -7,8 +7,9 @@
 #include "rpc/rpc.h"
 #include "sched/executor.h"
 
-// Health and admission follow this one word. Requests are served in SERVING and DRAINING: draining is told to clients by
-// health and GOAWAY, and what they still send on open connections is not lost.
+// Health and admission follow this one word. Requests are served in SERVING and DRAINING: draining
+// is told to clients by health and GOAWAY, and what they still send on open connections is not
+// lost.
 enum api_state { API_LOADING, API_SERVING, API_DRAINING, API_LOST };
 
 struct api_options {
@@ -18,21 +19,23 @@ struct api_options {
 };
 
 struct api {
-  _Atomic int state;            // enum api_state
+  _Atomic int state; // enum api_state
   struct registry *registry;
   struct executor *executors[LIMIT_DEVICES]; // set before state leaves LOADING
   int n_executors;
   struct request_pool *pools[LIMIT_LOOPS];
   int n_loops;
-  char device[16];              // "cpu", "cuda": for replies
+  char device[16]; // "cpu", "cuda": for replies
 };
 
-MUST_USE enum status api_open(struct api *api, const struct api_options *options, struct error *err);
+MUST_USE enum status api_open(struct api *api, const struct api_options *options,
+                              struct error *err);
 void api_close(struct api *api); // after net_close: every request is back in its pool
 // The executors exist and every model is loaded: serve. Control thread, once.
-void api_serve(struct api *api, struct executor *const *executors, int n_executors, const char *device);
-void api_drain(struct api *api);           // health turns NOT_SERVING. Any thread.
-bool api_ready(const struct api *api);     // SERVING, and no device is lost. Any thread.
+void api_serve(struct api *api, struct executor *const *executors, int n_executors,
+               const char *device);
+void api_drain(struct api *api);       // health turns NOT_SERVING. Any thread.
+bool api_ready(const struct api *api); // SERVING, and no device is lost. Any thread.
 // net_options.reap: answers the requests that the executors have finished for this loop.
 void api_reap(struct rpc *rpc, int loop, void *app);
 

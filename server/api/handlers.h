@@ -1,4 +1,5 @@
-// What the handler files share: their prototypes (from methods.def) and the small helpers of cold methods.
+// What the handler files share: their prototypes (from methods.def) and the small helpers of cold
+// methods.
 #ifndef API_HANDLERS_H
 #define API_HANDLERS_H
 
@@ -13,12 +14,15 @@
 
 // Names in messages: at most so many bytes of what a client sent. Use with "%.*s".
 #define TEXT_SHOWN 64
-#define TEXT_ARGS(slice) (int)((slice).bytes < TEXT_SHOWN ? (slice).bytes : TEXT_SHOWN), (const char *)(slice).data
+#define TEXT_ARGS(slice)                                                                           \
+  (int)((slice).bytes < TEXT_SHOWN ? (slice).bytes : TEXT_SHOWN), (const char *)(slice).data
 
 // Packs `message` with protobuf-c and answers OK. For replies of cold methods.
 void reply_message(struct call *call, const ProtobufCMessage *message);
-// The model of that name and version, or NULL with UNAVAILABLE (loading) or NOT_FOUND and a message.
-struct model *model_find(struct api *api, struct slice name, struct slice version, enum status *status, struct error *err);
+// The model of that name and version, or NULL with UNAVAILABLE (loading) or NOT_FOUND and a
+// message.
+struct model *model_find(struct api *api, struct slice name, struct slice version,
+                         enum status *status, struct error *err);
 // "FP32" and so on: the protocol's words for our dtypes.
 const char *datatype_name(enum dtype dtype);
 

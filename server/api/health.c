@@ -1,5 +1,5 @@
-// grpc.health.v1 Check. "" is the whole server; each service that we have has the same health, since a server that cannot
-// infer serves nobody. Watch and List come with streaming calls.
+// grpc.health.v1 Check. "" is the whole server; each service that we have has the same health,
+// since a server that cannot infer serves nobody. Watch and List come with streaming calls.
 #include "api/handlers.h"
 
 #include "health.pb-c.h"
@@ -22,13 +22,15 @@ void health_check(struct call *call, void *app) {
   struct error err;
   enum status status = wire_split_names(call_message(call), &names, &err);
   if (status == STATUS_OK && !service_known(names.first))
-    status = error_set(&err, STATUS_NOT_FOUND, "service: no service \"%.*s\" here", TEXT_ARGS(names.first));
+    status = error_set(&err, STATUS_NOT_FOUND, "service: no service \"%.*s\" here",
+                       TEXT_ARGS(names.first));
   if (status != STATUS_OK) {
     call_fail(call, status, err.message);
     return;
   }
   Grpc__Health__V1__HealthCheckResponse reply = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
-  reply.status = api_ready(app) ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING
-                                : GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__NOT_SERVING;
+  reply.status = api_ready(app)
+                     ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING
+                     : GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__NOT_SERVING;
   reply_message(call, &reply.base);
 }

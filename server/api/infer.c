@@ -6,7 +6,7 @@
 #include "sched/needs.h"
 #include "sched/pack.h"
 
-// ---- endings ------------------------------------------------------------------------------------------------------
+// ---- endings ----
 // Everything that a request holds goes back. Loop thread. Also the `done` hook of its reply.
 static void request_release(void *arg) {
   struct request *request = arg;
@@ -21,8 +21,10 @@ static void metrics_bytes(struct model_metrics *metrics, const struct request *r
   atomic_fetch_add_explicit(&metrics->rows, (uint64_t)request->n_seqs, memory_order_relaxed);
   if (cost->kernels == 0) return;
   atomic_fetch_add_explicit(&metrics->read_bytes, (uint64_t)cost->read_bytes, memory_order_relaxed);
-  atomic_fetch_add_explicit(&metrics->write_bytes, (uint64_t)cost->write_bytes, memory_order_relaxed);
-  atomic_fetch_add_explicit(&metrics->unfused_bytes, (uint64_t)cost->unfused_bytes, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->write_bytes, (uint64_t)cost->write_bytes,
+                            memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->unfused_bytes, (uint64_t)cost->unfused_bytes,
+                            memory_order_relaxed);
 }
 
 static void metrics_times(struct model_metrics *metrics, const struct request *request) {
@@ -31,14 +33,16 @@ static void metrics_times(struct model_metrics *metrics, const struct request *r
   hist_record(&metrics->copy_in_ns, (uint64_t)cost->copy_in_ns);
   hist_record(&metrics->compute_ns, (uint64_t)cost->compute_ns);
   hist_record(&metrics->copy_out_ns, (uint64_t)cost->copy_out_ns);
-  hist_record(&metrics->total_ns, (uint64_t)(request->t_ns[STAGE_DONE] - request->t_ns[STAGE_MESSAGE]));
+  hist_record(&metrics->total_ns,
+              (uint64_t)(request->t_ns[STAGE_DONE] - request->t_ns[STAGE_MESSAGE]));
 }
 
 static struct model_metrics *metrics_of(const struct model *model, enum fusion_mode fusion) {
   return model->metrics[fusion] ? model->metrics[fusion] : model->metrics[model->fusion_default];
 }
 
-// Each accepted request passes here exactly once: accepted = finished + in flight, whatever happened.
+// Each accepted request passes here exactly once: accepted = finished + in flight, whatever
+// happened.
 static void metrics_finished(const struct request *request, enum status status) {
   struct model_metrics *metrics = metrics_of(request->model, request->fusion);
   if (!metrics) return;
@@ -56,7 +60,8 @@ static void metrics_accepted(const struct model *model, enum fusion_mode fusion)
   atomic_fetch_add_explicit(&metrics->in_flight, 1, memory_order_relaxed);
 }
 
-static void request_fail(struct call *call, struct request *request, enum status status, const char *message) {
+static void request_fail(struct call *call, struct request *request, enum status status,
+                         const char *message) {
   metrics_finished(request, status);
   call_fail(call, status, message);
   request_release(request);
@@ -77,15 +82,17 @@ void infer_finished(struct api *api, struct rpc *rpc, struct request *request) {
   }
 }
 
-// ---- on the way in ------------------------------------------------------------------------------------------------
-// The client reset the call, its connection died, or its deadline passed. The request itself comes back in its own time.
+// ---- on the way in ----
+// The client reset the call, its connection died, or its deadline passed. The request itself comes
+// back in its own time.
 static void request_cancel(void *arg) {
   struct request *request = arg;
   atomic_store_explicit(&request->cancelled, true, memory_order_relaxed);
   if (request->executor) executor_note_cancel(request->executor);
 }
 
-// Outputs that need no step of the plan are complete as soon as their memory is: no device, no other thread.
+// Outputs that need no step of the plan are complete as soon as their memory is: no device, no
+// other thread.
 static void finish_here(struct api *api, struct call *call, struct request *request) {
   request->t_ns[STAGE_BATCHED] = request->t_ns[STAGE_ADMITTED];
   request->cost.batch_requests = 1;
@@ -103,7 +110,9 @@ static struct executor *executor_pick(const struct api *api) {
   struct executor *best = api->executors[0];
   for (int i = 1; i < api->n_executors; i++) {
     struct executor *executor = api->executors[i];
-    if (executor_lost(best) || (!executor_lost(executor) && executor_queued(executor) < executor_queued(best))) best = executor;
+    if (executor_lost(best) ||
+        (!executor_lost(executor) && executor_queued(executor) < executor_queued(best)))
+      best = executor;
   }
   return best;
 }
@@ -111,20 +120,24 @@ static struct executor *executor_pick(const struct api *api) {
 static void submit(struct api *api, struct call *call, struct request *request) {
   struct executor *executor = executor_pick(api);
   if (executor_lost(executor)) {
-    request_fail(call, request, STATUS_UNAVAILABLE, "the device was lost; this server is shutting down");
+    request_fail(call, request, STATUS_UNAVAILABLE,
+                 "the device was lost; this server is shutting down");
     return;
   }
   request->executor = executor;
   call_on_cancel(call, request_cancel, request);
   if (executor_submit(executor, call_loop(call), request)) return;
   call_on_cancel(call, NULL, NULL);
-  request_fail(call, request, STATUS_RESOURCE_EXHAUSTED, "the queue is full (batch.queue_requests)");
+  request_fail(call, request, STATUS_RESOURCE_EXHAUSTED,
+               "the queue is full (batch.queue_requests)");
 }
 
-static enum status request_fill(const struct wire_infer *wire, struct request *request, struct error *err) {
+static enum status request_fill(const struct wire_infer *wire, struct request *request,
+                                struct error *err) {
   struct infer_shape shape;
   enum status status = infer_check(request->model, wire, request, &shape, err);
-  if (status == STATUS_OK) status = infer_rows(request->model, wire, &shape, request->slabs, request, err);
+  if (status == STATUS_OK)
+    status = infer_rows(request->model, wire, &shape, request->slabs, request, err);
   return status;
 }
 
@@ -139,7 +152,8 @@ static void request_init(struct request *request, struct call *call, struct mode
   request->t_ns[STAGE_MESSAGE] = call_message_ns(call);
 }
 
-static void infer(struct api *api, struct call *call, const struct wire_infer *wire, struct model *model) {
+static void infer(struct api *api, struct call *call, const struct wire_infer *wire,
+                  struct model *model) {
   struct request *request = request_take(api->pools[call_loop(call)]);
   if (!request) {
     call_fail(call, STATUS_RESOURCE_EXHAUSTED, "too many requests at once (batch.queue_requests)");
@@ -155,8 +169,10 @@ static void infer(struct api *api, struct call *call, const struct wire_infer *w
   }
   request->message = call_take_message(call);
   request->t_ns[STAGE_ADMITTED] = clock_now_ns();
-  if (needs_steps(model, request->fusion, request->outputs)) submit(api, call, request);
-  else finish_here(api, call, request);
+  if (needs_steps(model, request->fusion, request->outputs))
+    submit(api, call, request);
+  else
+    finish_here(api, call, request);
 }
 
 void model_infer(struct call *call, void *app) {
@@ -164,7 +180,11 @@ void model_infer(struct call *call, void *app) {
   struct wire_infer wire;
   struct error err;
   enum status status = wire_split(call_message(call), &wire, &err);
-  struct model *model = status == STATUS_OK ? model_find(api, wire.model_name, wire.model_version, &status, &err) : NULL;
-  if (model) infer(api, call, &wire, model);
-  else call_fail(call, status, err.message);
+  struct model *model = status == STATUS_OK
+                            ? model_find(api, wire.model_name, wire.model_version, &status, &err)
+                            : NULL;
+  if (model)
+    infer(api, call, &wire, model);
+  else
+    call_fail(call, status, err.message);
 }

@@ -1,5 +1,6 @@
-// ModelInfer in four steps, each its own file: infer (the call's life), infer_check (does the request fit the signature),
-// infer_rows (mask, lengths, ids, memory), infer_reply (bytes of the answer). Loop threads.
+// ModelInfer in four steps, each its own file: infer (the call's life), infer_check (does the
+// request fit the signature), infer_rows (mask, lengths, ids, memory), infer_reply (bytes of the
+// answer). Loop threads.
 #ifndef API_INFER_H
 #define API_INFER_H
 
@@ -8,25 +9,31 @@
 
 // What the checks found out about a request before its memory is laid out.
 struct infer_shape {
-  int64_t batch, seq;                       // seq 0: the model has no sequences
-  int8_t wire_index[LIMIT_MODEL_INPUTS];    // by signature input: position among the request's inputs, -1: left out
-  bool raw;                                 // raw_input_contents, else typed contents
+  int64_t batch, seq;                    // seq 0: the model has no sequences
+  int8_t wire_index[LIMIT_MODEL_INPUTS]; // by signature input: position among the request's inputs,
+                                         // -1: left out
+  bool raw;                              // raw_input_contents, else typed contents
 };
 
-// Names, dtypes, shapes, forms and byte counts of inputs and outputs against the model's signature, and our parameters.
-// Fills request->fusion, outputs, output_order, n_outputs, inputs (raw form), id. INVALID_ARGUMENT with a message that
-// names the field, what was found and what was expected.
-MUST_USE enum status infer_check(const struct model *model, const struct wire_infer *wire, struct request *request,
-                                 struct infer_shape *shape, struct error *err);
-// Takes the response slab from `pool` (request->response; none when nothing needs it), converts typed contents, reads mask
-// and lengths into seqlens and positions, checks ids, places the outputs. RESOURCE_EXHAUSTED when there is no memory.
-MUST_USE enum status infer_rows(const struct model *model, const struct wire_infer *wire, const struct infer_shape *shape,
-                                struct slab_pool *pool, struct request *request, struct error *err);
+// Names, dtypes, shapes, forms and byte counts of inputs and outputs against the model's signature,
+// and our parameters. Fills request->fusion, outputs, output_order, n_outputs, inputs (raw form),
+// id. INVALID_ARGUMENT with a message that names the field, what was found and what was expected.
+MUST_USE enum status infer_check(const struct model *model, const struct wire_infer *wire,
+                                 struct request *request, struct infer_shape *shape,
+                                 struct error *err);
+// Takes the response slab from `pool` (request->response; none when nothing needs it), converts
+// typed contents, reads mask and lengths into seqlens and positions, checks ids, places the
+// outputs. RESOURCE_EXHAUSTED when there is no memory.
+MUST_USE enum status infer_rows(const struct model *model, const struct wire_infer *wire,
+                                const struct infer_shape *shape, struct slab_pool *pool,
+                                struct request *request, struct error *err);
 
-// A request came back from its executor: answer its call, if it is still there, and let go of everything.
+// A request came back from its executor: answer its call, if it is still there, and let go of
+// everything.
 void infer_finished(struct api *api, struct rpc *rpc, struct request *request);
 // Answers with the outputs; the request goes to `done` when they have left.
-void infer_reply(const struct api *api, struct call *call, struct request *request, void (*done)(void *request));
+void infer_reply(const struct api *api, struct call *call, struct request *request,
+                 void (*done)(void *request));
 void infer_reply_setup(void); // before the first reply; any number of times
 
 #endif

@@ -1,7 +1,9 @@
-// The bytes of a ModelInferResponse: everything but the tensors is written into one small buffer; the tensors are borrowed.
+// The bytes of a ModelInferResponse: everything but the tensors is written into one small buffer;
+// the tensors are borrowed.
 //
 //   head (copied):  model_name model_version id parameters* outputs*  tag+length of tensor 0
-//   payload:        tensor 0 | tag+length of tensor 1 | tensor 1 | ...      in the request's memory until `done`
+//   payload:        tensor 0 | tag+length of tensor 1 | tensor 1 | ...      in the request's memory
+//   until `done`
 #include "api/handlers.h"
 #include "api/infer.h"
 #include "base/log.h"
@@ -9,14 +11,21 @@
 #include <string.h>
 
 // Field numbers of ModelInferResponse.
-enum { FIELD_MODEL_NAME = 1, FIELD_MODEL_VERSION, FIELD_ID, FIELD_PARAMETERS, FIELD_OUTPUTS, FIELD_RAW };
+enum {
+  FIELD_MODEL_NAME = 1,
+  FIELD_MODEL_VERSION,
+  FIELD_ID,
+  FIELD_PARAMETERS,
+  FIELD_OUTPUTS,
+  FIELD_RAW
+};
 
 // A map entry up to its value is the same in every reply but for three lengths; it is made once.
 //   22 entry-length  0a key-length key...  12 value-length  tag  [string: length]  value...
 struct param {
   uint8_t bytes[48];
-  uint8_t n;                // bytes in front of the value
-  uint8_t value_length_at;  // where value-length stands
+  uint8_t n;               // bytes in front of the value
+  uint8_t value_length_at; // where value-length stands
 };
 enum { PARAM_ENTRY_LENGTH_AT = 1 };
 
@@ -34,7 +43,9 @@ static struct param params[PARAM_COUNT];
 
 // 15 parameters of at most 64 bytes, the echoed names, and each output's name, type and shape.
 #define HEAD_BYTES 8192
-_Static_assert(PARAM_COUNT * 96 + 3 * 260 + LIMIT_MODEL_OUTPUTS * (LIMIT_NAME_BYTES + 128) < HEAD_BYTES, "head buffer");
+_Static_assert(PARAM_COUNT * 96 + 3 * 260 + LIMIT_MODEL_OUTPUTS * (LIMIT_NAME_BYTES + 128) <
+                   HEAD_BYTES,
+               "head buffer");
 
 static void param_make(struct param *param, const char *key, uint8_t value_tag) {
   size_t key_bytes = strlen(key);
@@ -63,9 +74,11 @@ void infer_reply_setup(void) {
 #undef PARAM_REAL
 }
 
-// The template with its lengths for a value of `bytes` (all under 128, so one byte each); returns where the value goes.
+// The template with its lengths for a value of `bytes` (all under 128, so one byte each); returns
+// where the value goes.
 static uint8_t *param_begin(uint8_t *at, const struct param *param, size_t bytes) {
-  memcpy(at, param->bytes, sizeof param->bytes); // constant size: a few vector moves; what is too much is overwritten
+  memcpy(at, param->bytes,
+         sizeof param->bytes); // constant size: a few vector moves; what is too much is overwritten
   at[param->value_length_at] = (uint8_t)(1 + bytes);
   at[PARAM_ENTRY_LENGTH_AT] = (uint8_t)(param->n - 2 + bytes);
   return at + param->n;
@@ -83,7 +96,8 @@ static uint8_t *put_text(uint8_t *at, const struct param *param, const char *tex
 static uint8_t *put_int(uint8_t *at, const struct param *param, int64_t value) {
   uint64_t left = (uint64_t)value;
   at = param_begin(at, param, wire_varint_bytes(left));
-  for (; left >= 0x80; left >>= 7) *at++ = (uint8_t)(left | 0x80);
+  for (; left >= 0x80; left >>= 7)
+    *at++ = (uint8_t)(left | 0x80);
   *at++ = (uint8_t)left;
   return at;
 }
@@ -94,14 +108,19 @@ static uint8_t *put_real(uint8_t *at, const struct param *param, double value) {
   return at + sizeof value;
 }
 
-static double us(int64_t ns) { return (double)ns / 1e3; }
+static double us(int64_t ns) {
+  return (double)ns / 1e3;
+}
 
 // Bytes over nanoseconds are gigabytes over seconds.
 static double gbps(const struct request_cost *cost) {
-  return cost->compute_ns > 0 ? (cost->batch_read_bytes + cost->batch_write_bytes) / (double)cost->compute_ns : 0.0;
+  return cost->compute_ns > 0
+             ? (cost->batch_read_bytes + cost->batch_write_bytes) / (double)cost->compute_ns
+             : 0.0;
 }
 
-static uint8_t *put_parameters(uint8_t *at, const struct api *api, const struct request *request, int64_t total_ns) {
+static uint8_t *put_parameters(uint8_t *at, const struct api *api, const struct request *request,
+                               int64_t total_ns) {
   const struct request_cost *cost = &request->cost;
 #define PARAM_TEXT(key, expression) at = put_text(at, &params[PARAM_##key], expression);
 #define PARAM_INT(key, expression) at = put_int(at, &params[PARAM_##key], expression);
@@ -113,13 +132,17 @@ static uint8_t *put_parameters(uint8_t *at, const struct api *api, const struct 
   return at;
 }
 
-static void put_output(struct wire_writer *writer, const struct signature_tensor *tensor, const struct request *request) {
+static void put_output(struct wire_writer *writer, const struct signature_tensor *tensor,
+                       const struct request *request) {
   uint8_t body[LIMIT_NAME_BYTES + 128], dims[LIMIT_TENSOR_RANK * WIRE_VARINT_BYTES];
-  struct wire_writer inner = {body, body + sizeof body, false}, shape = {dims, dims + sizeof dims, false};
+  struct wire_writer inner = {body, body + sizeof body, false},
+                     shape = {dims, dims + sizeof dims, false};
   for (int32_t d = 0; d < tensor->rank; d++) {
     int64_t dim = tensor->dims[d];
-    if (dim == DIM_BATCH) dim = request->n_seqs;
-    else if (dim == DIM_SEQ) dim = request->padded_seqlen;
+    if (dim == DIM_BATCH)
+      dim = request->n_seqs;
+    else if (dim == DIM_SEQ)
+      dim = request->padded_seqlen;
     wire_put_varint(&shape, (uint64_t)dim);
   }
   const char *datatype = datatype_name(tensor->dtype);
@@ -148,7 +171,8 @@ static int payload_fill(struct request *request, struct wire_writer *head, struc
   return n;
 }
 
-void infer_reply(const struct api *api, struct call *call, struct request *request, void (*done)(void *request)) {
+void infer_reply(const struct api *api, struct call *call, struct request *request,
+                 void (*done)(void *request)) {
   uint8_t head[HEAD_BYTES];
   struct wire_writer writer = {head, head + sizeof head, false};
   struct slice payload[2 * LIMIT_MODEL_OUTPUTS];
@@ -158,7 +182,8 @@ void infer_reply(const struct api *api, struct call *call, struct request *reque
   if (request->id_bytes > 0) wire_put_bytes(&writer, FIELD_ID, request->id, request->id_bytes);
   int64_t total_ns = request->t_ns[STAGE_DONE] - request->t_ns[STAGE_MESSAGE];
   writer.at = put_parameters(writer.at, api, request, total_ns);
-  for (int k = 0; k < request->n_outputs; k++) put_output(&writer, &model->outputs[request->output_order[k]], request);
+  for (int k = 0; k < request->n_outputs; k++)
+    put_output(&writer, &model->outputs[request->output_order[k]], request);
   int n_payload = payload_fill(request, &writer, payload);
   FW_ASSERT(!writer.over);
   call_reply(call, head, (size_t)(writer.at - head), payload, n_payload, done, request);

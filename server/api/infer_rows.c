@@ -1,7 +1,9 @@
-// Memory and rows of a request: one slab for everything that the request needs beside its message, then mask and lengths
-// become seqlens and positions, and ids are checked before a kernel may follow them.
+// Memory and rows of a request: one slab for everything that the request needs beside its message,
+// then mask and lengths become seqlens and positions, and ids are checked before a kernel may
+// follow them.
 //
-//   response slab:  [ typed contents, converted ][ seqlens, positions ][ outputs in reply order ]   each part 64-byte aligned
+//   response slab:  [ typed contents, converted ][ seqlens, positions ][ outputs in reply order ]
+//   each part 64-byte aligned
 #include "api/handlers.h"
 #include "api/infer.h"
 #include "sched/pack.h"
@@ -17,7 +19,8 @@ static int64_t rows_of(const struct signature_tensor *tensor, const struct infer
 
 static uint64_t bytes_of(const struct signature_tensor *tensor, const struct infer_shape *shape) {
   // Only asked for tensors that layout_fill found to fit.
-  return (uint64_t)rows_of(tensor, shape) * (uint64_t)tensor->row_elements * dtype_bytes(tensor->dtype);
+  return (uint64_t)rows_of(tensor, shape) * (uint64_t)tensor->row_elements *
+         dtype_bytes(tensor->dtype);
 }
 
 static int input_with_role(const struct model *model, enum input_role role) {
@@ -26,9 +29,10 @@ static int input_with_role(const struct model *model, enum input_role role) {
   return -1;
 }
 
-// ---- layout -------------------------------------------------------------------------------------------------------
+// ---- layout ----
 struct layout {
-  uint64_t typed[LIMIT_MODEL_INPUTS], outputs[LIMIT_MODEL_OUTPUTS]; // offsets into the slab; outputs by reply order
+  uint64_t typed[LIMIT_MODEL_INPUTS],
+      outputs[LIMIT_MODEL_OUTPUTS]; // offsets into the slab; outputs by reply order
   uint64_t seqlens, positions, bytes;
   bool sparse; // a mask or lengths came: positions may be dropped
 };
@@ -41,18 +45,21 @@ static bool part_add(struct layout *layout, uint64_t *offset, uint64_t n, uint64
   return layout->bytes <= INT64_MAX / 2;
 }
 
-// An output that is an input unchanged, when every position is kept, is answered from the message itself.
-static bool borrowed(const struct model *model, const struct request *request, const struct layout *layout, int o) {
+// An output that is an input unchanged, when every position is kept, is answered from the message
+// itself.
+static bool borrowed(const struct model *model, const struct request *request,
+                     const struct layout *layout, int o) {
   int input = model->plans[request->fusion]->output_is_input[o];
   return input >= 0 && !layout->sparse && request->inputs[input].data;
 }
 
-static bool layout_fill(const struct model *model, const struct infer_shape *shape, const struct request *request,
-                        struct layout *layout) {
+static bool layout_fill(const struct model *model, const struct infer_shape *shape,
+                        const struct request *request, struct layout *layout) {
   int mask = input_with_role(model, ROLE_MASK), lengths = input_with_role(model, ROLE_LENGTHS);
   bool ok = true;
   layout->bytes = 0;
-  layout->sparse = (mask >= 0 && shape->wire_index[mask] >= 0) || (lengths >= 0 && shape->wire_index[lengths] >= 0);
+  layout->sparse = (mask >= 0 && shape->wire_index[mask] >= 0) ||
+                   (lengths >= 0 && shape->wire_index[lengths] >= 0);
   for (int32_t i = 0; !shape->raw && i < model->n_inputs; i++) {
     const struct signature_tensor *tensor = &model->inputs[i];
     if (shape->wire_index[i] >= 0)
@@ -61,7 +68,8 @@ static bool layout_fill(const struct model *model, const struct infer_shape *sha
   }
   if (layout->sparse) {
     ok &= part_add(layout, &layout->seqlens, (uint64_t)shape->batch, sizeof(int32_t));
-    ok &= part_add(layout, &layout->positions, (uint64_t)shape->batch * (uint64_t)shape->seq, sizeof(int32_t));
+    ok &= part_add(layout, &layout->positions, (uint64_t)shape->batch * (uint64_t)shape->seq,
+                   sizeof(int32_t));
   }
   for (int32_t k = 0; ok && k < request->n_outputs; k++) {
     const struct signature_tensor *tensor = &model->outputs[request->output_order[k]];
@@ -72,7 +80,8 @@ static bool layout_fill(const struct model *model, const struct infer_shape *sha
   return ok;
 }
 
-static enum status slab_take(struct slab_pool *pool, const struct layout *layout, struct request *request, struct error *err) {
+static enum status slab_take(struct slab_pool *pool, const struct layout *layout,
+                             struct request *request, struct error *err) {
   request->response = slab_get(pool, (size_t)layout->bytes);
   if (request->response) return STATUS_OK;
   return error_set(err, STATUS_RESOURCE_EXHAUSTED,
@@ -80,26 +89,32 @@ static enum status slab_take(struct slab_pool *pool, const struct layout *layout
                    (unsigned long long)layout->bytes);
 }
 
-// ---- typed contents -----------------------------------------------------------------------------------------------
-static enum status typed_convert(const struct model *model, const struct wire_infer *wire, const struct infer_shape *shape,
-                                 const struct layout *layout, struct request *request, struct error *err) {
+// ---- typed contents ----
+static enum status typed_convert(const struct model *model, const struct wire_infer *wire,
+                                 const struct infer_shape *shape, const struct layout *layout,
+                                 struct request *request, struct error *err) {
   for (int32_t i = 0; i < model->n_inputs; i++) {
     const struct signature_tensor *tensor = &model->inputs[i];
     if (shape->wire_index[i] < 0) continue;
-    enum wire_typed kind = tensor->dtype == DTYPE_F32 ? TYPED_FP32 : tensor->dtype == DTYPE_I64 ? TYPED_INT64 : TYPED_INT32;
+    enum wire_typed kind = tensor->dtype == DTYPE_F32   ? TYPED_FP32
+                           : tensor->dtype == DTYPE_I64 ? TYPED_INT64
+                                                        : TYPED_INT32;
     int64_t expected = rows_of(tensor, shape) * tensor->row_elements, found;
     uint8_t *out = request->response->data + layout->typed[i];
-    enum status status = wire_typed_read(&wire->inputs[shape->wire_index[i]], kind, out, expected, &found);
-    if (status != STATUS_OK) return error_set(err, status, "input \"%s\": its contents are malformed", tensor->name);
+    enum status status =
+        wire_typed_read(&wire->inputs[shape->wire_index[i]], kind, out, expected, &found);
+    if (status != STATUS_OK)
+      return error_set(err, status, "input \"%s\": its contents are malformed", tensor->name);
     if (found != expected)
-      return error_set(err, STATUS_INVALID_ARGUMENT, "input \"%s\": contents has %lld elements, expected %lld", tensor->name,
+      return error_set(err, STATUS_INVALID_ARGUMENT,
+                       "input \"%s\": contents has %lld elements, expected %lld", tensor->name,
                        (long long)found, (long long)expected);
     request->inputs[i] = (struct slice){out, bytes_of(tensor, shape)};
   }
   return STATUS_OK;
 }
 
-// ---- mask and lengths ---------------------------------------------------------------------------------------------
+// ---- mask and lengths ----
 static int64_t integer_at(const struct slice *slice, enum dtype dtype, int64_t index) {
   if (dtype == DTYPE_I64) {
     int64_t value;
@@ -111,27 +126,31 @@ static int64_t integer_at(const struct slice *slice, enum dtype dtype, int64_t i
   return value;
 }
 
-static enum status length_read(const struct model *model, const struct request *request, int lengths, int64_t b, int64_t seq,
-                               int64_t *out, struct error *err) {
+static enum status length_read(const struct model *model, const struct request *request,
+                               int lengths, int64_t b, int64_t seq, int64_t *out,
+                               struct error *err) {
   *out = seq;
   if (lengths < 0 || !request->inputs[lengths].data) return STATUS_OK;
   const struct signature_tensor *tensor = &model->inputs[lengths];
   *out = integer_at(&request->inputs[lengths], tensor->dtype, b);
   if (*out >= 0 && *out <= seq) return STATUS_OK;
-  return error_set(err, STATUS_INVALID_ARGUMENT, "input \"%s\": element %lld is %lld, expected 0 to %lld", tensor->name,
+  return error_set(err, STATUS_INVALID_ARGUMENT,
+                   "input \"%s\": element %lld is %lld, expected 0 to %lld", tensor->name,
                    (long long)b, (long long)*out, (long long)seq);
 }
 
 // Kept positions of sequence b, appended to `positions`; how many, or -1 with an error.
-static int32_t sequence_keep(const struct model *model, const struct request *request, int mask, int64_t b, int64_t length,
-                             int64_t seq, int32_t *positions, struct error *err) {
+static int32_t sequence_keep(const struct model *model, const struct request *request, int mask,
+                             int64_t b, int64_t length, int64_t seq, int32_t *positions,
+                             struct error *err) {
   bool masked = mask >= 0 && request->inputs[mask].data;
   enum dtype dtype = masked ? model->inputs[mask].dtype : DTYPE_I64;
   int32_t n = 0;
   for (int64_t s = 0; s < seq; s++) {
     int64_t keep = masked ? integer_at(&request->inputs[mask], dtype, b * seq + s) : 1;
     if (keep != 0 && keep != 1) {
-      (void)error_set(err, STATUS_INVALID_ARGUMENT, "input \"%s\": element [%lld, %lld] is %lld, expected 0 or 1",
+      (void)error_set(err, STATUS_INVALID_ARGUMENT,
+                      "input \"%s\": element [%lld, %lld] is %lld, expected 0 or 1",
                       model->inputs[mask].name, (long long)b, (long long)s, (long long)keep);
       return -1;
     }
@@ -140,8 +159,9 @@ static int32_t sequence_keep(const struct model *model, const struct request *re
   return n;
 }
 
-static enum status rows_keep(const struct model *model, const struct infer_shape *shape, const struct layout *layout,
-                             struct request *request, struct error *err) {
+static enum status rows_keep(const struct model *model, const struct infer_shape *shape,
+                             const struct layout *layout, struct request *request,
+                             struct error *err) {
   int mask = input_with_role(model, ROLE_MASK), lengths = input_with_role(model, ROLE_LENGTHS);
   int32_t *seqlens = (int32_t *)(void *)(request->response->data + layout->seqlens);
   int32_t *positions = (int32_t *)(void *)(request->response->data + layout->positions);
@@ -157,7 +177,8 @@ static enum status rows_keep(const struct model *model, const struct infer_shape
     request->sum_sq += (int64_t)n * n;
   }
   if (kept == 0)
-    return error_set(err, STATUS_INVALID_ARGUMENT, "the mask or lengths keep no position of any sequence, expected at least 1");
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "the mask or lengths keep no position of any sequence, expected at least 1");
   request->dense = kept == shape->batch * shape->seq;
   request->seqlens = request->dense ? NULL : seqlens;
   request->positions = request->dense ? NULL : positions;
@@ -165,22 +186,25 @@ static enum status rows_keep(const struct model *model, const struct infer_shape
   return STATUS_OK;
 }
 
-static void rows_dense(const struct model *model, const struct infer_shape *shape, struct request *request) {
+static void rows_dense(const struct model *model, const struct infer_shape *shape,
+                       struct request *request) {
   int64_t rows = shape->batch * (model->has_sequences ? shape->seq : 1);
   request->dense = true;
   request->n_tokens = rows <= INT32_MAX ? (int32_t)rows : INT32_MAX;
   request->sum_sq = model->has_sequences ? shape->batch * shape->seq * shape->seq : shape->batch;
 }
 
-// ---- ids ----------------------------------------------------------------------------------------------------------
-static enum status id_bad(const struct signature_tensor *tensor, int64_t row, int64_t id, struct error *err) {
-  return error_set(err, STATUS_INVALID_ARGUMENT, "input \"%s\": element %lld is %lld, expected 0 to %lld", tensor->name,
+// ---- ids ----
+static enum status id_bad(const struct signature_tensor *tensor, int64_t row, int64_t id,
+                          struct error *err) {
+  return error_set(err, STATUS_INVALID_ARGUMENT,
+                   "input \"%s\": element %lld is %lld, expected 0 to %lld", tensor->name,
                    (long long)row, (long long)id, (long long)tensor->index_limit - 1);
 }
 
 // Only kept positions are looked at: what stands where the mask is 0 is never read by a kernel.
-static enum status ids_check(const struct signature_tensor *tensor, const struct slice *data, const struct request *request,
-                             int64_t rows, struct error *err) {
+static enum status ids_check(const struct signature_tensor *tensor, const struct slice *data,
+                             const struct request *request, int64_t rows, struct error *err) {
   if (!tensor->per_token || request->dense) {
     for (int64_t i = 0; i < rows * tensor->row_elements; i++) {
       int64_t id = integer_at(data, tensor->dtype, i);
@@ -200,50 +224,58 @@ static enum status ids_check(const struct signature_tensor *tensor, const struct
   return STATUS_OK;
 }
 
-static enum status ids_check_all(const struct model *model, const struct infer_shape *shape, const struct request *request,
-                                 struct error *err) {
+static enum status ids_check_all(const struct model *model, const struct infer_shape *shape,
+                                 const struct request *request, struct error *err) {
   for (int32_t i = 0; i < model->n_inputs; i++) {
     const struct signature_tensor *tensor = &model->inputs[i];
     if (tensor->index_limit <= 0 || !request->inputs[i].data) continue;
-    enum status status = ids_check(tensor, &request->inputs[i], request, rows_of(tensor, shape), err);
+    enum status status =
+        ids_check(tensor, &request->inputs[i], request, rows_of(tensor, shape), err);
     if (status != STATUS_OK) return status;
   }
   return STATUS_OK;
 }
 
-// ---- all of it ----------------------------------------------------------------------------------------------------
-static void outputs_place(const struct model *model, const struct infer_shape *shape, const struct layout *layout,
-                          struct request *request) {
+// ---- all of it ----
+static void outputs_place(const struct model *model, const struct infer_shape *shape,
+                          const struct layout *layout, struct request *request) {
   for (int32_t k = 0; k < request->n_outputs; k++) {
     int o = request->output_order[k];
     request->outputs_bytes[k] = bytes_of(&model->outputs[o], shape);
     if (borrowed(model, request, layout, o))
-      request->outputs_data[k] = (uint8_t *)(uintptr_t)request->inputs[model->plans[request->fusion]->output_is_input[o]].data;
+      request->outputs_data[k] =
+          (uint8_t *)(uintptr_t)request->inputs[model->plans[request->fusion]->output_is_input[o]]
+              .data;
     else
       request->outputs_data[k] = request->response->data + layout->outputs[k];
   }
 }
 
-static enum status size_check(const struct model *model, const struct request *request, struct error *err) {
+static enum status size_check(const struct model *model, const struct request *request,
+                              struct error *err) {
   if (request->n_tokens <= model->max_request_rows) return STATUS_OK;
-  return error_set(err, STATUS_RESOURCE_EXHAUSTED, "the request has %d tokens, expected at most %d (batch.max_tokens)",
+  return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                   "the request has %d tokens, expected at most %d (batch.max_tokens)",
                    request->n_tokens, model->max_request_rows);
 }
 
 // Zeros of an input that is left out come from a block of fixed size.
-static enum status optional_check(const struct model *model, const struct infer_shape *shape, struct error *err) {
+static enum status optional_check(const struct model *model, const struct infer_shape *shape,
+                                  struct error *err) {
   for (int32_t i = 0; i < model->n_inputs; i++) {
     const struct signature_tensor *tensor = &model->inputs[i];
     if (shape->wire_index[i] >= 0 || tensor->role != ROLE_DATA) continue;
     if ((uint64_t)tensor->row_elements * dtype_bytes(tensor->dtype) > PACK_ZERO_BYTES)
-      return error_set(err, STATUS_INVALID_ARGUMENT, "inputs: \"%s\" is missing; its rows are too wide to be left out",
+      return error_set(err, STATUS_INVALID_ARGUMENT,
+                       "inputs: \"%s\" is missing; its rows are too wide to be left out",
                        tensor->name);
   }
   return STATUS_OK;
 }
 
-enum status infer_rows(const struct model *model, const struct wire_infer *wire, const struct infer_shape *shape,
-                       struct slab_pool *pool, struct request *request, struct error *err) {
+enum status infer_rows(const struct model *model, const struct wire_infer *wire,
+                       const struct infer_shape *shape, struct slab_pool *pool,
+                       struct request *request, struct error *err) {
   struct layout layout;
   request->n_seqs = (int32_t)shape->batch;
   request->padded_seqlen = (int32_t)shape->seq;
@@ -251,7 +283,8 @@ enum status infer_rows(const struct model *model, const struct wire_infer *wire,
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "the reply would not fit into any memory");
   enum status status = optional_check(model, shape, err);
   if (status == STATUS_OK && layout.bytes > 0) status = slab_take(pool, &layout, request, err);
-  if (status == STATUS_OK && !shape->raw) status = typed_convert(model, wire, shape, &layout, request, err);
+  if (status == STATUS_OK && !shape->raw)
+    status = typed_convert(model, wire, shape, &layout, request, err);
   if (status == STATUS_OK && layout.sparse) status = rows_keep(model, shape, &layout, request, err);
   if (status == STATUS_OK && !layout.sparse) rows_dense(model, shape, request);
   if (status == STATUS_OK) status = size_check(model, request, err);

@@ -1,4 +1,5 @@
-// ModelMetadata: the signature, with -1 where a client chooses the dimension, and what it costs to know: limits, fusion.
+// ModelMetadata: the signature, with -1 where a client chooses the dimension, and what it costs to
+// know: limits, fusion.
 #include "api/handlers.h"
 
 #include "open_inference.pb-c.h"
@@ -13,15 +14,19 @@ struct tensor_room {
 };
 
 // protobuf-c's fields are not const although packing only reads them.
-static char *unconst(const char *text) { return (char *)(uintptr_t)text; }
+static char *unconst(const char *text) {
+  return (char *)(uintptr_t)text;
+}
 
-static void tensors_fill(const struct signature_tensor *from, int32_t n, struct tensor_room *rooms, tensor_metadata **out) {
+static void tensors_fill(const struct signature_tensor *from, int32_t n, struct tensor_room *rooms,
+                         tensor_metadata **out) {
   for (int32_t i = 0; i < n; i++) {
     struct tensor_room *room = &rooms[i];
     inference__model_metadata_response__tensor_metadata__init(&room->metadata);
     room->metadata.name = unconst(from[i].name);
     room->metadata.datatype = unconst(datatype_name(from[i].dtype));
-    for (int32_t d = 0; d < from[i].rank; d++) room->shape[d] = from[i].dims[d] < 0 ? -1 : from[i].dims[d];
+    for (int32_t d = 0; d < from[i].rank; d++)
+      room->shape[d] = from[i].dims[d] < 0 ? -1 : from[i].dims[d];
     room->metadata.shape = room->shape;
     room->metadata.n_shape = (size_t)from[i].rank;
     out[i] = &room->metadata;
@@ -44,7 +49,8 @@ static void property_add(struct property_room *room, const char *key, const char
   room->list[room->n++] = entry;
 }
 
-static void properties_fill(const struct api *api, const struct model *model, struct property_room *room) {
+static void properties_fill(const struct api *api, const struct model *model,
+                            struct property_room *room) {
   char number[32];
   room->n = 0;
   property_add(room, "device", api->device);
@@ -61,7 +67,8 @@ void model_metadata(struct call *call, void *app) {
   struct wire_names names;
   struct error err;
   enum status status = wire_split_names(call_message(call), &names, &err);
-  struct model *model = status == STATUS_OK ? model_find(api, names.first, names.second, &status, &err) : NULL;
+  struct model *model =
+      status == STATUS_OK ? model_find(api, names.first, names.second, &status, &err) : NULL;
   if (!model) {
     call_fail(call, status, err.message);
     return;

@@ -30,7 +30,8 @@ void server_ready(struct call *call, void *app) {
 void server_metadata(struct call *call, void *app) {
   (void)app;
   if (!empty_ok(call)) return;
-  static char name[] = "fusewire", version[] = FUSEWIRE_VERSION, cost[] = "fusewire_cost", fusion[] = "fusewire_fusion";
+  static char name[] = "fusewire", version[] = FUSEWIRE_VERSION, cost[] = "fusewire_cost",
+              fusion[] = "fusewire_fusion";
   char *extensions[] = {cost, fusion};
   Inference__ServerMetadataResponse reply = INFERENCE__SERVER_METADATA_RESPONSE__INIT;
   reply.name = name;

@@ -1,7 +1,9 @@
-// Prometheus text exposition 0.0.4. One family at a time, all its series together, every series from the start.
+// Prometheus text exposition 0.0.4. One family at a time, all its series together, every series
+// from the start.
 //
-// Histogram edges are powers of two of the unit that was recorded, which are bucket edges of base/hist, so no value is
-// counted on the wrong side; 16 us to 17 s for times, 1 to 1 Mi for counts.
+// Histogram edges are powers of two of the unit that was recorded, which are bucket edges of
+// base/hist, so no value is counted on the wrong side; 16 us to 17 s for times, 1 to 1 Mi for
+// counts.
 #include "obs/expo.h"
 #include "obs/process.h"
 #include "obs/registry.h"
@@ -41,21 +43,25 @@ const char *expo_escaped(const char *value, char *out, size_t out_bytes) {
 static void labels_of(const struct model_metrics *metrics, char *out, size_t out_bytes) {
   char model[520], version[72];
   snprintf(out, out_bytes, "model=\"%s\",version=\"%s\",fusion=\"%s\",device=\"%s\"",
-           expo_escaped(metrics->model, model, sizeof model), expo_escaped(metrics->version, version, sizeof version), metrics->fusion,
+           expo_escaped(metrics->model, model, sizeof model),
+           expo_escaped(metrics->version, version, sizeof version), metrics->fusion,
            metrics->device);
 }
 #define LABELS_BYTES 720
 
-static uint64_t load(const _Atomic uint64_t *value) { return atomic_load_explicit(value, memory_order_relaxed); }
+static uint64_t load(const _Atomic uint64_t *value) {
+  return atomic_load_explicit(value, memory_order_relaxed);
+}
 
-static void histogram(struct expo *expo, const char *name, const char *labels, const struct hist *hist, int first_bit,
-                      int last_bit, double unit) {
+static void histogram(struct expo *expo, const char *name, const char *labels,
+                      const struct hist *hist, int first_bit, int last_bit, double unit) {
   // The count is read last, so that it is never less than a bucket that grew meanwhile.
   uint64_t below = 0;
   for (int bit = first_bit; bit <= last_bit; bit++) {
     uint64_t edge = UINT64_C(1) << bit;
     below = hist_count_le(hist, unit < 1.0 ? edge - 1 : edge);
-    expo_text(expo, "%s_bucket{%s,le=\"%.9g\"} %llu\n", name, labels, (double)edge * unit, (unsigned long long)below);
+    expo_text(expo, "%s_bucket{%s,le=\"%.9g\"} %llu\n", name, labels, (double)edge * unit,
+              (unsigned long long)below);
   }
   uint64_t count = load(&hist->count);
   if (count < below) count = below;
@@ -64,70 +70,75 @@ static void histogram(struct expo *expo, const char *name, const char *labels, c
   expo_text(expo, "%s_count{%s} %llu\n", name, labels, (unsigned long long)count);
 }
 
-// ---- families with one series per model and fusion mode -----------------------------------------------------------
-#define FOR_EACH_MODEL(metrics, labels)                                                                            \
-  char labels[LABELS_BYTES];                                                                                       \
-  const struct model_metrics *metrics;                                                                             \
-  int n_models = atomic_load_explicit(&metrics_registry.n_models, memory_order_acquire);                           \
-  for (int m = 0; m < n_models && (metrics = metrics_registry.models[m], labels_of(metrics, labels, sizeof labels), 1); m++)
+// ---- families with one series per model and fusion mode ----
+#define FOR_EACH_MODEL(metrics, labels)                                                            \
+  char labels[LABELS_BYTES];                                                                       \
+  const struct model_metrics *metrics;                                                             \
+  int n_models = atomic_load_explicit(&metrics_registry.n_models, memory_order_acquire);           \
+  for (int m = 0; m < n_models && (metrics = metrics_registry.models[m],                           \
+                                  labels_of(metrics, labels, sizeof labels), 1);                   \
+       m++)
 
 static void finished_family(struct expo *expo) {
-  expo_family(expo, "fusewire_infer_finished_total", "counter", "Accepted ModelInfer calls that ended, by gRPC status.");
+  expo_family(expo, "fusewire_infer_finished_total", "counter",
+              "Accepted ModelInfer calls that ended, by gRPC status.");
   FOR_EACH_MODEL(metrics, labels)
-    for (int code = 0; code < STATUS_COUNT; code++)
-      expo_text(expo, "fusewire_infer_finished_total{%s,code=\"%s\"} %llu\n", labels, status_name((enum status)code),
-                (unsigned long long)load(&metrics->finished[code]));
+  for (int code = 0; code < STATUS_COUNT; code++)
+    expo_text(expo, "fusewire_infer_finished_total{%s,code=\"%s\"} %llu\n", labels,
+              status_name((enum status)code), (unsigned long long)load(&metrics->finished[code]));
 }
 
 static void close_family(struct expo *expo) {
   static const char *const reasons[] = {"full", "delay", "idle", "deadline"}; // enum batch_close
   expo_family(expo, "fusewire_batch_close_total", "counter", "Batches by why they were closed.");
   FOR_EACH_MODEL(metrics, labels)
-    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
-      expo_text(expo, "fusewire_batch_close_total{%s,reason=\"%s\"} %llu\n", labels, reasons[i],
-                (unsigned long long)load(&metrics->batch_close[i]));
+  for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+    expo_text(expo, "fusewire_batch_close_total{%s,reason=\"%s\"} %llu\n", labels, reasons[i],
+              (unsigned long long)load(&metrics->batch_close[i]));
 }
 
 static void calls_family(struct expo *expo) {
-  expo_family(expo, "fusewire_calls_finished_total", "counter", "gRPC calls of any method that ended, by status.");
+  expo_family(expo, "fusewire_calls_finished_total", "counter",
+              "gRPC calls of any method that ended, by status.");
   for (int code = 0; code < STATUS_COUNT; code++)
-    expo_text(expo, "fusewire_calls_finished_total{code=\"%s\"} %llu\n", status_name((enum status)code),
+    expo_text(expo, "fusewire_calls_finished_total{code=\"%s\"} %llu\n",
+              status_name((enum status)code),
               (unsigned long long)load(&rpc_metrics.calls_finished[code]));
 }
 
 static void table_families(struct expo *expo) {
-#define MODEL_COUNTER(name, field, help)                                                                           \
-  {                                                                                                                \
-    expo_family(expo, #name, "counter", help);                                                                     \
-    FOR_EACH_MODEL(metrics, labels)                                                                                \
-      expo_text(expo, #name "{%s} %llu\n", labels, (unsigned long long)load(&metrics->field));                     \
+#define MODEL_COUNTER(name, field, help)                                                           \
+  {                                                                                                \
+    expo_family(expo, #name, "counter", help);                                                     \
+    FOR_EACH_MODEL(metrics, labels)                                                                \
+    expo_text(expo, #name "{%s} %llu\n", labels, (unsigned long long)load(&metrics->field));       \
   }
-#define MODEL_GAUGE(name, field, help)                                                                             \
-  {                                                                                                                \
-    expo_family(expo, #name, "gauge", help);                                                                       \
-    FOR_EACH_MODEL(metrics, labels)                                                                                \
-      expo_text(expo, #name "{%s} %lld\n", labels,                                                                 \
-                (long long)atomic_load_explicit(&metrics->field, memory_order_relaxed));                           \
+#define MODEL_GAUGE(name, field, help)                                                             \
+  {                                                                                                \
+    expo_family(expo, #name, "gauge", help);                                                       \
+    FOR_EACH_MODEL(metrics, labels)                                                                \
+    expo_text(expo, #name "{%s} %lld\n", labels,                                                   \
+              (long long)atomic_load_explicit(&metrics->field, memory_order_relaxed));             \
   }
-#define MODEL_TIME(name, field, help)                                                                              \
-  {                                                                                                                \
-    expo_family(expo, #name, "histogram", help);                                                                   \
-    FOR_EACH_MODEL(metrics, labels)                                                                                \
-      histogram(expo, #name, labels, &metrics->field, TIME_FIRST_BIT, TIME_LAST_BIT, 1e-9);                        \
+#define MODEL_TIME(name, field, help)                                                              \
+  {                                                                                                \
+    expo_family(expo, #name, "histogram", help);                                                   \
+    FOR_EACH_MODEL(metrics, labels)                                                                \
+    histogram(expo, #name, labels, &metrics->field, TIME_FIRST_BIT, TIME_LAST_BIT, 1e-9);          \
   }
-#define MODEL_SIZE(name, field, help)                                                                              \
-  {                                                                                                                \
-    expo_family(expo, #name, "histogram", help);                                                                   \
-    FOR_EACH_MODEL(metrics, labels)                                                                                \
-      histogram(expo, #name, labels, &metrics->field, SIZE_FIRST_BIT, SIZE_LAST_BIT, 1.0);                         \
+#define MODEL_SIZE(name, field, help)                                                              \
+  {                                                                                                \
+    expo_family(expo, #name, "histogram", help);                                                   \
+    FOR_EACH_MODEL(metrics, labels)                                                                \
+    histogram(expo, #name, labels, &metrics->field, SIZE_FIRST_BIT, SIZE_LAST_BIT, 1.0);           \
   }
-#define RPC_COUNTER(name, field, help)                                                                             \
-  expo_family(expo, #name, "counter", help);                                                                       \
+#define RPC_COUNTER(name, field, help)                                                             \
+  expo_family(expo, #name, "counter", help);                                                       \
   expo_text(expo, #name " %llu\n", (unsigned long long)load(&rpc_metrics.field));
 #include "obs/metrics.def"
 }
 
-// ---- gauges that are read when asked ------------------------------------------------------------------------------
+// ---- gauges that are read when asked ----
 static void gauge_families(struct expo *expo) {
   int n = atomic_load_explicit(&metrics_registry.n_gauges, memory_order_acquire);
   const char *last = "";
@@ -136,8 +147,10 @@ static void gauge_families(struct expo *expo) {
     if (strcmp(gauge->name, last) != 0) expo_family(expo, gauge->name, "gauge", gauge->help);
     last = gauge->name;
     double value = gauge->read(gauge->arg);
-    if (gauge->labels && *gauge->labels) expo_text(expo, "%s{%s} %.15g\n", gauge->name, gauge->labels, value);
-    else expo_text(expo, "%s %.15g\n", gauge->name, value);
+    if (gauge->labels && *gauge->labels)
+      expo_text(expo, "%s{%s} %.15g\n", gauge->name, gauge->labels, value);
+    else
+      expo_text(expo, "%s %.15g\n", gauge->name, value);
   }
 }
 

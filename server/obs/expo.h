@@ -9,10 +9,13 @@ struct expo {
   size_t bytes, used;
 };
 void expo_text(struct expo *expo, const char *format, ...) PRINTF_LIKE(2, 3);
-void expo_family(struct expo *expo, const char *name, const char *type, const char *help); // HELP and TYPE lines
-const char *expo_escaped(const char *value, char *out, size_t out_bytes); // a label value: \\ " and newline escaped
+void expo_family(struct expo *expo, const char *name, const char *type,
+                 const char *help); // HELP and TYPE lines
+const char *expo_escaped(const char *value, char *out,
+                         size_t out_bytes); // a label value: \\ " and newline escaped
 
-// Triton's nv_inference_* names over the same counters, so that dashboards and autoscalers made for it work (expo_triton.c).
+// Triton's nv_inference_* names over the same counters, so that dashboards and autoscalers made for
+// it work (expo_triton.c).
 void triton_families(struct expo *expo);
 
 #endif

@@ -1,5 +1,5 @@
-// The registries behind obs/metrics.h. They only grow, by the control thread; readers see a count that was published after
-// what it counts.
+// The registries behind obs/metrics.h. They only grow, by the control thread; readers see a count
+// that was published after what it counts.
 #include "obs/registry.h"
 
 #include <stdio.h>
@@ -8,7 +8,8 @@
 struct rpc_metrics rpc_metrics;
 struct metrics_registry metrics_registry;
 
-struct model_metrics *metrics_model_add(const char *model, const char *version, const char *fusion, const char *device) {
+struct model_metrics *metrics_model_add(const char *model, const char *version, const char *fusion,
+                                        const char *device) {
   int n = atomic_load_explicit(&metrics_registry.n_models, memory_order_relaxed);
   if (n == METRICS_MODELS) return NULL;
   struct model_metrics *metrics = calloc(1, sizeof *metrics);
@@ -22,7 +23,8 @@ struct model_metrics *metrics_model_add(const char *model, const char *version, 
   return metrics;
 }
 
-void metrics_gauge_add(const char *name, const char *help, const char *labels, double (*read)(void *arg), void *arg) {
+void metrics_gauge_add(const char *name, const char *help, const char *labels,
+                       double (*read)(void *arg), void *arg) {
   int n = atomic_load_explicit(&metrics_registry.n_gauges, memory_order_relaxed);
   if (n == METRICS_GAUGES) return;
   metrics_registry.gauges[n] = (struct gauge){name, help, labels, read, arg};

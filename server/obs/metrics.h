@@ -1,5 +1,6 @@
-// Counters and histograms of the whole process. Fixed at load: nothing is created on the request path; every series
-// exists from the start at 0. Updates are relaxed atomics; /metrics reads snapshots.
+// Counters and histograms of the whole process. Fixed at load: nothing is created on the request
+// path; every series exists from the start at 0. Updates are relaxed atomics; /metrics reads
+// snapshots.
 //
 // Conservation law, checked by tests: accepted = ok + failed + cancelled + in flight, per model.
 #ifndef OBS_METRICS_H
@@ -12,11 +13,11 @@
 // Per model and fusion mode.
 struct model_metrics {
   char model[256], version[32], fusion[8], device[16];
-  _Atomic uint64_t accepted;                 // ModelInfer calls whose model was found
-  _Atomic uint64_t finished[STATUS_COUNT];   // by status; [0] is ok
+  _Atomic uint64_t accepted;               // ModelInfer calls whose model was found
+  _Atomic uint64_t finished[STATUS_COUNT]; // by status; [0] is ok
   _Atomic int64_t in_flight;
   _Atomic uint64_t batches, batch_requests, batch_tokens, rows;
-  _Atomic uint64_t batch_close[4];           // enum batch_close
+  _Atomic uint64_t batch_close[4];                         // enum batch_close
   _Atomic uint64_t read_bytes, write_bytes, unfused_bytes; // estimates
   struct hist queue_ns, copy_in_ns, compute_ns, copy_out_ns, total_ns, batch_size_tokens;
 };
@@ -29,10 +30,13 @@ struct rpc_metrics { // per process, updated by rpc/ and net/
 extern struct rpc_metrics rpc_metrics;
 
 // Control thread. Registered metrics live as long as the process.
-struct model_metrics *metrics_model_add(const char *model, const char *version, const char *fusion, const char *device);
+struct model_metrics *metrics_model_add(const char *model, const char *version, const char *fusion,
+                                        const char *device);
 // Gauges that are read when scraped (queue length, slab bytes, RSS); registered once by main.
-void metrics_gauge_add(const char *name, const char *help, const char *labels, double (*read)(void *arg), void *arg);
-// Prometheus text exposition 0.0.4; returns bytes needed (call again with more room when > out_bytes). Any thread.
+void metrics_gauge_add(const char *name, const char *help, const char *labels,
+                       double (*read)(void *arg), void *arg);
+// Prometheus text exposition 0.0.4; returns bytes needed (call again with more room when >
+// out_bytes). Any thread.
 size_t metrics_expose(char *out, size_t out_bytes, bool triton_names);
 
 #endif

@@ -16,8 +16,10 @@ static bool stat_read(unsigned long long *start_ticks, long *threads) {
   fclose(file);
   line[n] = 0;
   const char *rest = strrchr(line, ')');
-  return rest && sscanf(rest + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu", threads,
-                        start_ticks) == 2;
+  return rest &&
+         sscanf(rest + 2,
+                "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
+                threads, start_ticks) == 2;
 }
 
 static double resident_bytes(void) {
@@ -33,7 +35,8 @@ static int open_fds(void) {
   DIR *dir = opendir("/proc/self/fd");
   if (!dir) return 0;
   int n = -3; // ".", ".." and the directory itself
-  while (readdir(dir)) n++;
+  while (readdir(dir))
+    n++;
   closedir(dir);
   return n;
 }
@@ -42,11 +45,13 @@ static double start_time(unsigned long long start_ticks) {
   struct timespec wall, boot;
   clock_gettime(CLOCK_REALTIME, &wall);
   clock_gettime(CLOCK_BOOTTIME, &boot);
-  double booted = (double)(wall.tv_sec - boot.tv_sec) + 1e-9 * (double)(wall.tv_nsec - boot.tv_nsec);
+  double booted =
+      (double)(wall.tv_sec - boot.tv_sec) + 1e-9 * (double)(wall.tv_nsec - boot.tv_nsec);
   return booted + (double)start_ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
-static void single(struct expo *expo, const char *name, const char *type, const char *help, double value) {
+static void single(struct expo *expo, const char *name, const char *type, const char *help,
+                   double value) {
   expo_family(expo, name, type, help);
   expo_text(expo, "%s %.15g\n", name, value);
 }
@@ -60,12 +65,15 @@ void process_families(struct expo *expo) {
   getrlimit(RLIMIT_NOFILE, &files);
   single(expo, "process_cpu_seconds_total", "counter", "User and system time used.", cpu);
   single(expo, "process_resident_memory_bytes", "gauge", "Resident memory.", resident_bytes());
-  single(expo, "process_resident_memory_max_bytes", "gauge", "Largest resident memory so far.", 1024.0 * (double)usage.ru_maxrss);
+  single(expo, "process_resident_memory_max_bytes", "gauge", "Largest resident memory so far.",
+         1024.0 * (double)usage.ru_maxrss);
   single(expo, "process_open_fds", "gauge", "Open file descriptors.", open_fds());
-  single(expo, "process_max_fds", "gauge", "Limit of open file descriptors.", (double)files.rlim_cur);
+  single(expo, "process_max_fds", "gauge", "Limit of open file descriptors.",
+         (double)files.rlim_cur);
   unsigned long long ticks;
   long threads;
   if (!stat_read(&ticks, &threads)) return;
   single(expo, "process_threads", "gauge", "Threads.", (double)threads);
-  single(expo, "process_start_time_seconds", "gauge", "Start, in seconds since the epoch.", start_time(ticks));
+  single(expo, "process_start_time_seconds", "gauge", "Start, in seconds since the epoch.",
+         start_time(ticks));
 }

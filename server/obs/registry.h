@@ -5,7 +5,8 @@
 #include "limits.h"
 #include "obs/metrics.h"
 
-#define METRICS_MODELS (LIMIT_MODELS * 4) // two modes, and as many again for models that replace others
+#define METRICS_MODELS                                                                             \
+  (LIMIT_MODELS * 4) // two modes, and as many again for models that replace others
 #define METRICS_GAUGES 64
 
 struct gauge {

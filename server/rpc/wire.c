@@ -1,5 +1,6 @@
-// The scanner. field_next is the only function that moves through bytes; everything else is a loop over fields and a
-// switch over (number, wire type), in which a wrong wire type falls into `default` and is skipped like any unknown field.
+// The scanner. field_next is the only function that moves through bytes; everything else is a loop
+// over fields and a switch over (number, wire type), in which a wrong wire type falls into
+// `default` and is skipped like any unknown field.
 #include "rpc/wire.h"
 
 #include <string.h>
@@ -47,7 +48,8 @@ static bool key_read(struct reader *reader, uint32_t *out) {
 static bool value_read(struct reader *reader, struct field *field) {
   size_t left = (size_t)(reader->end - reader->at);
   switch (field->key & 7) {
-  case TYPE_VARINT: return varint_read(reader, &field->number);
+  case TYPE_VARINT:
+    return varint_read(reader, &field->number);
   case TYPE_FIXED64:
     if (left < 8) return false;
     memcpy(&field->number, reader->at, 8);
@@ -68,7 +70,8 @@ static bool value_read(struct reader *reader, struct field *field) {
     reader->at += bytes;
     return true;
   }
-  default: return false;
+  default:
+    return false;
   }
 }
 
@@ -110,7 +113,8 @@ static struct reader reader_of(struct slice bytes) {
   return (struct reader){bytes.data, bytes.data + bytes.bytes};
 }
 
-// Length of the sequence at `at` (1..4), 0 when it is not UTF-8 (overlong, surrogate, past U+10FFFF, cut short).
+// Length of the sequence at `at` (1..4), 0 when it is not UTF-8 (overlong, surrogate, past
+// U+10FFFF, cut short).
 static size_t utf8_sequence(const uint8_t *at, const uint8_t *end) {
   uint8_t lead = at[0];
   if (lead < 0x80) return 1;
@@ -138,19 +142,21 @@ bool wire_utf8(struct slice text) {
   return true;
 }
 
-// ---- errors -------------------------------------------------------------------------------------------------------
+// ---- errors ----
 static enum status malformed(struct error *err, const char *message, const char *where) {
-  return error_set(err, STATUS_INTERNAL, "request is not a valid %s: %s is malformed", message, where);
+  return error_set(err, STATUS_INTERNAL, "request is not a valid %s: %s is malformed", message,
+                   where);
 }
 
-static enum status text_check(struct slice text, bool is_name, const char *what, struct error *err) {
+static enum status text_check(struct slice text, bool is_name, const char *what,
+                              struct error *err) {
   if (!wire_utf8(text)) return error_set(err, STATUS_INTERNAL, "%s is not valid UTF-8", what);
   if (is_name && text.bytes > 0 && memchr(text.data, 0, text.bytes))
     return error_set(err, STATUS_INVALID_ARGUMENT, "%s contains a NUL byte; names have none", what);
   return STATUS_OK;
 }
 
-// ---- parameters ---------------------------------------------------------------------------------------------------
+// ---- parameters ----
 // InferParameter: a oneof; a later member replaces an earlier one.
 static bool parameter_value(struct slice bytes, struct wire_parameter *out) {
   struct reader reader = reader_of(bytes);
@@ -158,22 +164,32 @@ static bool parameter_value(struct slice bytes, struct wire_parameter *out) {
   int got;
   while ((got = field_next(&reader, &field)) > 0) {
     switch (field.key) {
-    case KEY(WIRE_BOOL, TYPE_VARINT): out->choice = WIRE_BOOL, out->number = field.number != 0; break;
-    case KEY(WIRE_INT64, TYPE_VARINT): out->choice = WIRE_INT64, out->number = field.number; break;
-    case KEY(WIRE_STRING, TYPE_BYTES): out->choice = WIRE_STRING, out->text = field.bytes; break;
+    case KEY(WIRE_BOOL, TYPE_VARINT):
+      out->choice = WIRE_BOOL, out->number = field.number != 0;
+      break;
+    case KEY(WIRE_INT64, TYPE_VARINT):
+      out->choice = WIRE_INT64, out->number = field.number;
+      break;
+    case KEY(WIRE_STRING, TYPE_BYTES):
+      out->choice = WIRE_STRING, out->text = field.bytes;
+      break;
     case KEY(WIRE_DOUBLE, TYPE_FIXED64):
       out->choice = WIRE_DOUBLE;
       memcpy(&out->real, &field.number, sizeof out->real);
       break;
-    case KEY(WIRE_UINT64, TYPE_VARINT): out->choice = WIRE_UINT64, out->number = field.number; break;
-    default: break;
+    case KEY(WIRE_UINT64, TYPE_VARINT):
+      out->choice = WIRE_UINT64, out->number = field.number;
+      break;
+    default:
+      break;
     }
   }
   return got == 0;
 }
 
 // An entry of map<string, InferParameter>: key 1, value 2, either may be missing.
-static enum status parameter_entry(struct slice bytes, struct wire_parameter *out, struct error *err) {
+static enum status parameter_entry(struct slice bytes, struct wire_parameter *out,
+                                   struct error *err) {
   struct reader reader = reader_of(bytes);
   struct field field;
   int got;
@@ -196,18 +212,22 @@ static enum status parameter_add(struct wire_infer *out, struct slice bytes, str
   if (status != STATUS_OK) return status;
   for (int32_t i = 0; i < out->n_parameters; i++) {
     struct slice key = out->parameters[i].key;
-    if (key.bytes != entry.key.bytes || (key.bytes > 0 && memcmp(key.data, entry.key.data, key.bytes) != 0)) continue;
+    if (key.bytes != entry.key.bytes ||
+        (key.bytes > 0 && memcmp(key.data, entry.key.data, key.bytes) != 0))
+      continue;
     out->parameters[i] = entry; // the last entry of a key wins
     return STATUS_OK;
   }
   if (out->n_parameters == LIMIT_REQUEST_PARAMETERS)
-    return error_set(err, STATUS_INVALID_ARGUMENT, "request has more than %d parameters", LIMIT_REQUEST_PARAMETERS);
+    return error_set(err, STATUS_INVALID_ARGUMENT, "request has more than %d parameters",
+                     LIMIT_REQUEST_PARAMETERS);
   out->parameters[out->n_parameters++] = entry;
   return STATUS_OK;
 }
 
 // Parameters of one tensor: only those that ask for something we must refuse are looked at.
-static enum status tensor_parameter(struct slice bytes, bool *shared_memory, bool *classification, struct error *err) {
+static enum status tensor_parameter(struct slice bytes, bool *shared_memory, bool *classification,
+                                    struct error *err) {
   static const char shm[] = "shared_memory_region", classes[] = "classification";
   struct wire_parameter entry;
   enum status status = parameter_entry(bytes, &entry, err);
@@ -217,10 +237,11 @@ static enum status tensor_parameter(struct slice bytes, bool *shared_memory, boo
   return STATUS_OK;
 }
 
-// ---- inputs and outputs -------------------------------------------------------------------------------------------
+// ---- inputs and outputs ----
 static enum status shape_add(struct wire_input *input, uint64_t value, struct error *err) {
   if (input->rank == LIMIT_TENSOR_RANK)
-    return error_set(err, STATUS_INVALID_ARGUMENT, "an input's shape has more than %d dimensions", LIMIT_TENSOR_RANK);
+    return error_set(err, STATUS_INVALID_ARGUMENT, "an input's shape has more than %d dimensions",
+                     LIMIT_TENSOR_RANK);
   input->shape[input->rank++] = (int64_t)value;
   return STATUS_OK;
 }
@@ -229,14 +250,16 @@ static enum status shape_packed(struct wire_input *input, struct slice bytes, st
   struct reader reader = reader_of(bytes);
   while (reader.at < reader.end) {
     uint64_t value;
-    if (!varint_read(&reader, &value)) return malformed(err, "ModelInferRequest", "an input's shape");
+    if (!varint_read(&reader, &value))
+      return malformed(err, "ModelInferRequest", "an input's shape");
     enum status status = shape_add(input, value, err);
     if (status != STATUS_OK) return status;
   }
   return STATUS_OK;
 }
 
-// Whether a field of InferTensorContents has the wire type of its kind: packed, or one number at a time.
+// Whether a field of InferTensorContents has the wire type of its kind: packed, or one number at a
+// time.
 static bool typed_field_ok(uint32_t number, uint32_t type) {
   if (number < TYPED_BOOL || number > TYPED_BYTES) return false;
   if (type == TYPE_BYTES) return true;
@@ -247,7 +270,8 @@ static bool typed_field_ok(uint32_t number, uint32_t type) {
 
 static enum status contents_add(struct wire_input *input, struct slice bytes, struct error *err) {
   if (input->n_contents == WIRE_CONTENTS_PARTS)
-    return error_set(err, STATUS_INVALID_ARGUMENT, "an input's contents come in more than %d pieces", WIRE_CONTENTS_PARTS);
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "an input's contents come in more than %d pieces", WIRE_CONTENTS_PARTS);
   input->contents[input->n_contents++] = bytes;
   struct reader reader = reader_of(bytes);
   struct field field;
@@ -279,11 +303,20 @@ static enum status input_read(struct slice bytes, struct wire_input *out, struct
       out->datatype = field.bytes;
       status = text_check(field.bytes, true, "the datatype of an input", err);
       break;
-    case KEY(3, TYPE_BYTES): status = shape_packed(out, field.bytes, err); break;
-    case KEY(3, TYPE_VARINT): status = shape_add(out, field.number, err); break;
-    case KEY(4, TYPE_BYTES): status = tensor_parameter(field.bytes, &out->shared_memory, NULL, err); break;
-    case KEY(5, TYPE_BYTES): status = contents_add(out, field.bytes, err); break;
-    default: break;
+    case KEY(3, TYPE_BYTES):
+      status = shape_packed(out, field.bytes, err);
+      break;
+    case KEY(3, TYPE_VARINT):
+      status = shape_add(out, field.number, err);
+      break;
+    case KEY(4, TYPE_BYTES):
+      status = tensor_parameter(field.bytes, &out->shared_memory, NULL, err);
+      break;
+    case KEY(5, TYPE_BYTES):
+      status = contents_add(out, field.bytes, err);
+      break;
+    default:
+      break;
     }
     if (status != STATUS_OK) return status;
   }
@@ -312,12 +345,20 @@ static enum status too_many(struct error *err, int limit, const char *what) {
   return error_set(err, STATUS_INVALID_ARGUMENT, "request has more than %d %s", limit, what);
 }
 
-static enum status infer_field(struct wire_infer *out, const struct field *field, struct error *err) {
+static enum status infer_field(struct wire_infer *out, const struct field *field,
+                               struct error *err) {
   switch (field->key) {
-  case KEY(1, TYPE_BYTES): out->model_name = field->bytes; return text_check(field->bytes, true, "model_name", err);
-  case KEY(2, TYPE_BYTES): out->model_version = field->bytes; return text_check(field->bytes, true, "model_version", err);
-  case KEY(3, TYPE_BYTES): out->id = field->bytes; return text_check(field->bytes, false, "id", err);
-  case KEY(4, TYPE_BYTES): return parameter_add(out, field->bytes, err);
+  case KEY(1, TYPE_BYTES):
+    out->model_name = field->bytes;
+    return text_check(field->bytes, true, "model_name", err);
+  case KEY(2, TYPE_BYTES):
+    out->model_version = field->bytes;
+    return text_check(field->bytes, true, "model_version", err);
+  case KEY(3, TYPE_BYTES):
+    out->id = field->bytes;
+    return text_check(field->bytes, false, "id", err);
+  case KEY(4, TYPE_BYTES):
+    return parameter_add(out, field->bytes, err);
   case KEY(5, TYPE_BYTES):
     if (out->n_inputs == LIMIT_MODEL_INPUTS) return too_many(err, LIMIT_MODEL_INPUTS, "inputs");
     return input_read(field->bytes, &out->inputs[out->n_inputs++], err);
@@ -325,10 +366,12 @@ static enum status infer_field(struct wire_infer *out, const struct field *field
     if (out->n_outputs == LIMIT_MODEL_OUTPUTS) return too_many(err, LIMIT_MODEL_OUTPUTS, "outputs");
     return output_read(field->bytes, &out->outputs[out->n_outputs++], err);
   case KEY(7, TYPE_BYTES):
-    if (out->n_raw == LIMIT_MODEL_INPUTS) return too_many(err, LIMIT_MODEL_INPUTS, "raw_input_contents");
+    if (out->n_raw == LIMIT_MODEL_INPUTS)
+      return too_many(err, LIMIT_MODEL_INPUTS, "raw_input_contents");
     out->raw[out->n_raw++] = field->bytes;
     return STATUS_OK;
-  default: return STATUS_OK;
+  default:
+    return STATUS_OK;
   }
 }
 
@@ -365,7 +408,7 @@ enum status wire_split_names(struct slice message, struct wire_names *out, struc
   return got == 0 ? STATUS_OK : malformed(err, "protobuf message", "a field");
 }
 
-// ---- typed contents -----------------------------------------------------------------------------------------------
+// ---- typed contents ----
 struct typed_sink {
   enum wire_typed kind;
   uint8_t *out;
@@ -402,8 +445,8 @@ static bool typed_packed(struct typed_sink *sink, struct slice bytes) {
   return true;
 }
 
-enum status wire_typed_read(const struct wire_input *input, enum wire_typed kind, void *out, int64_t n_elements,
-                            int64_t *found) {
+enum status wire_typed_read(const struct wire_input *input, enum wire_typed kind, void *out,
+                            int64_t n_elements, int64_t *found) {
   struct typed_sink sink = {kind, out, 0, n_elements};
   bool ok = true;
   for (int32_t part = 0; ok && part < input->n_contents; part++) {
@@ -412,8 +455,10 @@ enum status wire_typed_read(const struct wire_input *input, enum wire_typed kind
     while (ok && field_next(&reader, &field) > 0) {
       uint32_t type = field.key & 7;
       if (field.key >> 3 != (uint32_t)kind || !typed_field_ok(kind, type)) continue;
-      if (type == TYPE_BYTES) ok = typed_packed(&sink, field.bytes);
-      else typed_put(&sink, field.number);
+      if (type == TYPE_BYTES)
+        ok = typed_packed(&sink, field.bytes);
+      else
+        typed_put(&sink, field.number);
     }
   }
   *found = sink.n;

@@ -41,28 +41,31 @@ void wire_put_bytes(struct wire_writer *writer, uint32_t field, const void *data
 }
 
 // Entry { 1: key, 2: InferParameter } up to where the parameter's own bytes begin.
-static void parameter_begin(struct wire_writer *writer, uint32_t field, const char *key, size_t key_bytes,
-                            size_t value_bytes) {
-  size_t entry = 1 + wire_varint_bytes(key_bytes) + key_bytes + 1 + wire_varint_bytes(value_bytes) + value_bytes;
+static void parameter_begin(struct wire_writer *writer, uint32_t field, const char *key,
+                            size_t key_bytes, size_t value_bytes) {
+  size_t entry = 1 + wire_varint_bytes(key_bytes) + key_bytes + 1 + wire_varint_bytes(value_bytes) +
+                 value_bytes;
   wire_put_length(writer, field, entry);
   wire_put_bytes(writer, 1, key, key_bytes);
   wire_put_length(writer, 2, value_bytes);
 }
 
-void wire_put_parameter_int(struct wire_writer *writer, uint32_t field, const char *key, size_t key_bytes, int64_t value) {
+void wire_put_parameter_int(struct wire_writer *writer, uint32_t field, const char *key,
+                            size_t key_bytes, int64_t value) {
   parameter_begin(writer, field, key, key_bytes, 1 + wire_varint_bytes((uint64_t)value));
   wire_put_varint(writer, WIRE_INT64 << 3);
   wire_put_varint(writer, (uint64_t)value);
 }
 
-void wire_put_parameter_real(struct wire_writer *writer, uint32_t field, const char *key, size_t key_bytes, double value) {
+void wire_put_parameter_real(struct wire_writer *writer, uint32_t field, const char *key,
+                             size_t key_bytes, double value) {
   parameter_begin(writer, field, key, key_bytes, 1 + sizeof value);
   wire_put_varint(writer, WIRE_DOUBLE << 3 | 1);
   wire_put_raw(writer, &value, sizeof value);
 }
 
-void wire_put_parameter_text(struct wire_writer *writer, uint32_t field, const char *key, size_t key_bytes,
-                             const char *text, size_t text_bytes) {
+void wire_put_parameter_text(struct wire_writer *writer, uint32_t field, const char *key,
+                             size_t key_bytes, const char *text, size_t text_bytes) {
   parameter_begin(writer, field, key, key_bytes, 1 + wire_varint_bytes(text_bytes) + text_bytes);
   wire_put_bytes(writer, WIRE_STRING, text, text_bytes);
 }

@@ -17,11 +17,13 @@ struct sums {
 };
 
 // The longest prefix that the rule allows; at least one item.
-static struct sums prefix_take(const struct batch_item *items, int32_t n_items, const struct batch_rule *rule) {
+static struct sums prefix_take(const struct batch_item *items, int32_t n_items,
+                               const struct batch_rule *rule) {
   struct sums sums = {.oldest_ns = CLOCK_NEVER, .deadline_ns = CLOCK_NEVER};
   for (int32_t i = 0; i < n_items; i++) {
     const struct batch_item *item = &items[i];
-    bool fits = sums.tokens + item->n_tokens <= rule->max_tokens && sums.seqs + item->n_seqs <= rule->max_seqs;
+    bool fits = sums.tokens + item->n_tokens <= rule->max_tokens &&
+                sums.seqs + item->n_seqs <= rule->max_seqs;
     if (i > 0 && (!fits || sums.n >= rule->max_requests)) {
       sums.full = true;
       break;
@@ -32,22 +34,27 @@ static struct sums prefix_take(const struct batch_item *items, int32_t n_items, 
     if (item->admitted_ns < sums.oldest_ns) sums.oldest_ns = item->admitted_ns;
     if (item->deadline_ns < sums.deadline_ns) sums.deadline_ns = item->deadline_ns;
   }
-  if (sums.n >= rule->max_requests || sums.tokens >= rule->max_tokens || sums.seqs >= rule->max_seqs) sums.full = true;
+  if (sums.n >= rule->max_requests || sums.tokens >= rule->max_tokens ||
+      sums.seqs >= rule->max_seqs)
+    sums.full = true;
   return sums;
 }
 
-struct batch_choice batch_choose(const struct batch_item *items, int32_t n_items, const struct batch_rule *rule,
-                                 double ns_per_token, bool hurry, int64_t now_ns) {
+struct batch_choice batch_choose(const struct batch_item *items, int32_t n_items,
+                                 const struct batch_rule *rule, double ns_per_token, bool hurry,
+                                 int64_t now_ns) {
   struct sums sums = prefix_take(items, n_items, rule);
   if (sums.full) return (struct batch_choice){.n = sums.n, .close = CLOSE_FULL};
-  if (hurry || rule->max_delay_ns <= 0) return (struct batch_choice){.n = sums.n, .close = CLOSE_IDLE};
+  if (hurry || rule->max_delay_ns <= 0)
+    return (struct batch_choice){.n = sums.n, .close = CLOSE_IDLE};
 
   int64_t due_ns = sums.oldest_ns + rule->max_delay_ns;
   if (now_ns >= due_ns) return (struct batch_choice){.n = sums.n, .close = CLOSE_DELAY};
 
   // The last moment at which the nearest deadline can still be kept.
   int64_t latest_ns = CLOCK_NEVER;
-  if (sums.deadline_ns != CLOCK_NEVER) latest_ns = sums.deadline_ns - (int64_t)(ns_per_token * (double)sums.tokens);
+  if (sums.deadline_ns != CLOCK_NEVER)
+    latest_ns = sums.deadline_ns - (int64_t)(ns_per_token * (double)sums.tokens);
   if (now_ns >= latest_ns) return (struct batch_choice){.n = sums.n, .close = CLOSE_DEADLINE};
   return (struct batch_choice){.n = 0, .wait_until_ns = due_ns < latest_ns ? due_ns : latest_ns};
 }

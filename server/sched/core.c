@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define CORE_POLL_NS (20 * NS_PER_US) // how often an asynchronous device is asked while a batch runs
+#define CORE_POLL_NS                                                                               \
+  (20 * NS_PER_US) // how often an asynchronous device is asked while a batch runs
 #define CORE_MAX_LANES 8
 
 // One batch in flight.
@@ -40,7 +41,9 @@ static int64_t clock_real(void *arg) {
   return clock_now_ns();
 }
 
-static int64_t now(const struct core *core) { return core->options.now(core->options.arg); }
+static int64_t now(const struct core *core) {
+  return core->options.now(core->options.arg);
+}
 
 enum status core_open(const struct core_options *options, struct core **out, struct error *err) {
   FW_ASSERT(options->lanes > 0 && options->max_tokens > 0 && options->max_seqs > 0);
@@ -55,15 +58,18 @@ enum status core_open(const struct core_options *options, struct core **out, str
     struct work *work = &core->works[core->n_works];
     status = pack_arrays_init(&work->arrays, options->max_tokens, options->max_seqs);
     if (status != STATUS_OK) {
-      error_set(err, status, "out of memory for the batch arrays of %d tokens", options->max_tokens);
+      error_set(err, status, "out of memory for the batch arrays of %d tokens",
+                options->max_tokens);
       break;
     }
     status = options->backend->lane_open(options->device, options->arena_bytes, &work->lane, err);
     if (status != STATUS_OK) pack_arrays_deinit(&work->arrays);
     if (status != STATUS_OK) break;
   }
-  if (status == STATUS_OK) *out = core;
-  else core_close(core);
+  if (status == STATUS_OK)
+    *out = core;
+  else
+    core_close(core);
   return status;
 }
 
@@ -77,25 +83,34 @@ void core_close(struct core *core) {
   free(core);
 }
 
-// ---- warming ------------------------------------------------------------------------------------------------------
+// ---- warming ----
 #define WARM_TOKENS 64
 
 static uint32_t warm_inputs(const struct model *model, enum fusion_mode fusion, uint8_t outputs) {
   uint32_t inputs = needs_inputs(model, fusion, outputs);
-  for (int i = 0; i < model->n_inputs; i++) // rows too wide for the block of zeros stay what they are
-    if ((uint64_t)model->inputs[i].row_elements * dtype_bytes(model->inputs[i].dtype) > PACK_ZERO_BYTES) inputs &= ~(1u << i);
+  for (int i = 0; i < model->n_inputs;
+       i++) // rows too wide for the block of zeros stay what they are
+    if ((uint64_t)model->inputs[i].row_elements * dtype_bytes(model->inputs[i].dtype) >
+        PACK_ZERO_BYTES)
+      inputs &= ~(1u << i);
   return inputs;
 }
 
-enum status core_warm(struct core *core, const struct model *model, enum fusion_mode fusion, struct error *err) {
+enum status core_warm(struct core *core, const struct model *model, enum fusion_mode fusion,
+                      struct error *err) {
   const struct backend_ops *backend = core->options.backend;
   struct work *work = &core->works[0];
   uint8_t outputs = (uint8_t)((1u << model->n_outputs) - 1);
   int32_t tokens = WARM_TOKENS < model->batch.max_tokens ? WARM_TOKENS : model->batch.max_tokens;
   if (model->has_sequences && tokens > model->max_seqlen) tokens = model->max_seqlen;
-  struct request request = {.model = (struct model *)model, .fusion = fusion, .dense = true, .n_tokens = tokens,
-                            .n_seqs = model->has_sequences ? 1 : tokens, .padded_seqlen = tokens};
-  struct pack_target target = {backend, work->lane, model->bound[core->options.device_index][fusion]};
+  struct request request = {.model = (struct model *)model,
+                            .fusion = fusion,
+                            .dense = true,
+                            .n_tokens = tokens,
+                            .n_seqs = model->has_sequences ? 1 : tokens,
+                            .padded_seqlen = tokens};
+  struct pack_target target = {backend, work->lane,
+                               model->bound[core->options.device_index][fusion]};
   if (!needs_steps(model, fusion, outputs)) return STATUS_OK;
   pack_in(&target, &request, (struct pack_origin){0, 0}, warm_inputs(model, fusion, outputs));
   pack_geometry(&request, &work->arrays, &work->geometry);
@@ -103,17 +118,20 @@ enum status core_warm(struct core *core, const struct model *model, enum fusion_
   struct lane_times times;
   int done = 0;
   if (status == STATUS_OK) backend->submit(work->lane);
-  while (status == STATUS_OK && (done = backend->poll(work->lane, &times)) == 0) usleep(100);
+  while (status == STATUS_OK && (done = backend->poll(work->lane, &times)) == 0)
+    usleep(100);
   if (done < 0) status = STATUS_UNAVAILABLE;
   if (status == STATUS_OK) return STATUS_OK;
-  return error_set(err, status, "model \"%s\", fusion %s: its first batch failed: %s", model->name, fusion_name(fusion),
-                   status_name(status));
+  return error_set(err, status, "model \"%s\", fusion %s: its first batch failed: %s", model->name,
+                   fusion_name(fusion), status_name(status));
 }
 
-// ---- endings ------------------------------------------------------------------------------------------------------
-static void finish(struct core *core, struct request *request, enum status status, const char *text) {
+// ---- endings ----
+static void finish(struct core *core, struct request *request, enum status status,
+                   const char *text) {
   request->status = status;
-  if (status != STATUS_OK) snprintf(request->message_text, sizeof request->message_text, "%s", text);
+  if (status != STATUS_OK)
+    snprintf(request->message_text, sizeof request->message_text, "%s", text);
   request->t_ns[STAGE_DONE] = now(core);
   request->next = NULL;
   core->options.finish(core->options.arg, request);
@@ -126,18 +144,21 @@ static enum status dead(const struct request *request, int64_t now_ns) {
 }
 
 static void drop(void *arg, struct request *request, enum status status) {
-  const char *text = status == STATUS_DEADLINE_EXCEEDED ? "the deadline passed while the request was queued; it never ran"
-                                                        : "the client cancelled the request while it was queued";
+  const char *text = status == STATUS_DEADLINE_EXCEEDED
+                         ? "the deadline passed while the request was queued; it never ran"
+                         : "the client cancelled the request while it was queued";
   finish(arg, request, status, text);
 }
 
 static void lose(struct core *core, const char *what) {
   if (core_lost(core)) return;
-  log_error("device_lost", "device %s: %s; its requests end UNAVAILABLE", core->options.backend->name, what);
+  log_error("device_lost", "device %s: %s; its requests end UNAVAILABLE",
+            core->options.backend->name, what);
   atomic_store(&core->lost, true);
 }
 
-static void fail_all(struct core *core, struct request *first, enum status status, const char *text) {
+static void fail_all(struct core *core, struct request *first, enum status status,
+                     const char *text) {
   while (first) {
     struct request *next = first->next;
     finish(core, first, status, text);
@@ -150,26 +171,29 @@ static const char lost_text[] = "the device was lost; this server is shutting do
 static void fail_waiting(struct core *core) {
   for (int32_t i = 0; i < core->queues.n_slots; i++) {
     struct queue *queue = &core->queues.slots[i];
-    if (queue->n > 0) fail_all(core, queue_pop(queue, &core->queues, queue->n), STATUS_UNAVAILABLE, lost_text);
+    if (queue->n > 0)
+      fail_all(core, queue_pop(queue, &core->queues, queue->n), STATUS_UNAVAILABLE, lost_text);
   }
 }
 
-// ---- adding -------------------------------------------------------------------------------------------------------
+// ---- adding ----
 void core_add(struct core *core, struct request *request) {
   request->urgency_ns = batch_urgency(request->t_ns[STAGE_ADMITTED], request->deadline_ns);
   if (core_lost(core)) {
     finish(core, request, STATUS_UNAVAILABLE, lost_text);
   } else if (!queues_add(&core->queues, request)) {
-    finish(core, request, STATUS_RESOURCE_EXHAUSTED, "requests of too many models are waiting at once");
+    finish(core, request, STATUS_RESOURCE_EXHAUSTED,
+           "requests of too many models are waiting at once");
   }
 }
 
 void core_sweep(struct core *core, int64_t now_ns) {
   for (int32_t i = 0; i < core->queues.n_slots; i++)
-    if (core->queues.slots[i].n > 0) queue_sweep(&core->queues.slots[i], &core->queues, dead, now_ns, drop, core);
+    if (core->queues.slots[i].n > 0)
+      queue_sweep(&core->queues.slots[i], &core->queues, dead, now_ns, drop, core);
 }
 
-// ---- running ------------------------------------------------------------------------------------------------------
+// ---- running ----
 void core_cost(struct request *request, const struct lane_times *times, int64_t batch_tokens) {
   struct request_cost *cost = &request->cost;
   const struct model *model = request->model;
@@ -179,15 +203,16 @@ void core_cost(struct request *request, const struct lane_times *times, int64_t 
   cost->compute_ns = times->compute_ns;
   cost->copy_out_ns = times->copy_out_ns;
   if (!needs_steps(model, request->fusion, request->outputs)) return;
-  struct traffic_total share = plan_traffic_share(model->plans[request->fusion], request->outputs, request->n_tokens,
-                                                  request->n_seqs, request->sum_sq, batch_tokens);
+  struct traffic_total share =
+      plan_traffic_share(model->plans[request->fusion], request->outputs, request->n_tokens,
+                         request->n_seqs, request->sum_sq, batch_tokens);
   cost->kernels = share.kernels;
   cost->read_bytes = share.read_bytes;
   cost->write_bytes = share.write_bytes;
   struct traffic_total unfused = share;
   if (request->fusion != FUSION_OFF && model->plans[FUSION_OFF])
-    unfused = plan_traffic_share(model->plans[FUSION_OFF], request->outputs, request->n_tokens, request->n_seqs,
-                                 request->sum_sq, batch_tokens);
+    unfused = plan_traffic_share(model->plans[FUSION_OFF], request->outputs, request->n_tokens,
+                                 request->n_seqs, request->sum_sq, batch_tokens);
   cost->unfused_bytes = unfused.read_bytes + unfused.write_bytes;
 }
 
@@ -195,20 +220,23 @@ static void batch_metrics(const struct work *work) {
   struct model_metrics *metrics = work->queue->model->metrics[work->queue->fusion];
   if (!metrics) return;
   atomic_fetch_add_explicit(&metrics->batches, 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(&metrics->batch_requests, (uint64_t)work->n_requests, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->batch_requests, (uint64_t)work->n_requests,
+                            memory_order_relaxed);
   atomic_fetch_add_explicit(&metrics->batch_tokens, (uint64_t)work->n_tokens, memory_order_relaxed);
   atomic_fetch_add_explicit(&metrics->batch_close[work->close], 1, memory_order_relaxed);
   hist_record(&metrics->batch_size_tokens, (uint64_t)work->n_tokens);
 }
 
 static void work_finish(struct core *core, struct work *work, const struct lane_times *times) {
-  double ns = (double)(times->copy_in_ns + times->compute_ns + times->copy_out_ns) / (double)work->n_tokens;
+  double ns =
+      (double)(times->copy_in_ns + times->compute_ns + times->copy_out_ns) / (double)work->n_tokens;
   struct queue *queue = work->queue;
   queue->ns_per_token = queue->ns_per_token > 0 ? 0.8 * queue->ns_per_token + 0.2 * ns : ns;
   batch_metrics(work);
   struct traffic_total total = {0};
   if (needs_steps(queue->model, queue->fusion, work->outputs))
-    total = plan_traffic(queue->model->plans[queue->fusion], work->outputs, work->n_tokens, work->n_seqs, work->sum_sq);
+    total = plan_traffic(queue->model->plans[queue->fusion], work->outputs, work->n_tokens,
+                         work->n_seqs, work->sum_sq);
   work->busy = false;
   for (struct request *request = work->first, *next; request; request = next) {
     next = request->next;
@@ -222,7 +250,8 @@ static void work_finish(struct core *core, struct work *work, const struct lane_
 
 static void work_fail(struct core *core, struct work *work, enum status status) {
   char text[160];
-  snprintf(text, sizeof text, "device %s failed the batch: %s", core->options.backend->name, status_name(status));
+  snprintf(text, sizeof text, "device %s failed the batch: %s", core->options.backend->name,
+           status_name(status));
   if (status == STATUS_UNAVAILABLE) lose(core, "a batch ended UNAVAILABLE");
   struct request *first = work->first;
   work->first = NULL;
@@ -235,8 +264,10 @@ static void work_poll(struct core *core, struct work *work) {
   struct lane_times times = {0};
   int done = core->options.backend->poll(work->lane, &times);
   if (done == 0) return;
-  if (done > 0) work_finish(core, work, &times);
-  else work_fail(core, work, STATUS_UNAVAILABLE);
+  if (done > 0)
+    work_finish(core, work, &times);
+  else
+    work_fail(core, work, STATUS_UNAVAILABLE);
 }
 
 static void work_sum(struct work *work) {
@@ -261,12 +292,14 @@ static void work_stamp(struct work *work) {
   }
 }
 
-// Copy in, run, copy out, all of it handed to the device. Nothing is copied in, and nothing runs, for outputs without steps.
+// Copy in, run, copy out, all of it handed to the device. Nothing is copied in, and nothing runs,
+// for outputs without steps.
 static enum status work_run(struct core *core, struct work *work) {
   const struct model *model = work->queue->model;
   enum fusion_mode fusion = work->queue->fusion;
   const struct backend_ops *backend = core->options.backend;
-  struct pack_target target = {backend, work->lane, model->bound[core->options.device_index][fusion]};
+  struct pack_target target = {backend, work->lane,
+                               model->bound[core->options.device_index][fusion]};
   bool steps = needs_steps(model, fusion, work->outputs);
   if (steps) {
     uint32_t inputs = needs_inputs(model, fusion, work->outputs);
@@ -281,15 +314,18 @@ static enum status work_run(struct core *core, struct work *work) {
   }
   struct pack_origin origin = {0, 0};
   for (const struct request *request = work->first; request; request = request->next) {
-    if (steps) pack_out(&target, request, origin);
-    else pack_identity(request);
+    if (steps)
+      pack_out(&target, request, origin);
+    else
+      pack_identity(request);
     origin = (struct pack_origin){origin.token + request->n_tokens, origin.seq + request->n_seqs};
   }
   if (steps) backend->submit(work->lane);
   return STATUS_OK;
 }
 
-static void work_start(struct core *core, struct work *work, struct queue *queue, struct batch_choice choice) {
+static void work_start(struct core *core, struct work *work, struct queue *queue,
+                       struct batch_choice choice) {
   work->queue = queue;
   work->close = choice.close;
   work->first = queue_pop(queue, &core->queues, choice.n);
@@ -307,26 +343,31 @@ static void work_start(struct core *core, struct work *work, struct queue *queue
   }
 }
 
-// ---- choosing -----------------------------------------------------------------------------------------------------
-// The queue's choice now. Its head is rid of cancelled and expired requests first, so that they never count.
+// ---- choosing ----
+// The queue's choice now. Its head is rid of cancelled and expired requests first, so that they
+// never count.
 static struct batch_choice queue_choose(struct core *core, struct queue *queue, int64_t now_ns) {
   queue_sweep(queue, &core->queues, dead, now_ns, drop, core);
   if (queue->n == 0) return (struct batch_choice){.wait_until_ns = CLOCK_NEVER};
   const struct model *model = queue->model;
-  struct batch_rule rule = {.max_tokens = model->batch.max_tokens, .max_requests = model->batch.max_requests,
+  struct batch_rule rule = {.max_tokens = model->batch.max_tokens,
+                            .max_requests = model->batch.max_requests,
                             .max_seqs = model->plans[queue->fusion]->limits.max_seqs,
                             .max_delay_ns = model->batch.max_delay_ns};
   if (rule.max_requests > LIMIT_BATCH_REQUESTS) rule.max_requests = LIMIT_BATCH_REQUESTS;
   int32_t n = 0;
   // One more than fits, so that the batcher knows whether the batch is full.
-  for (const struct request *request = queue->first; request && n <= rule.max_requests; request = request->next)
-    core->items[n++] = (struct batch_item){request->n_tokens, request->n_seqs, request->t_ns[STAGE_ADMITTED],
-                                           request->deadline_ns};
+  for (const struct request *request = queue->first; request && n <= rule.max_requests;
+       request = request->next)
+    core->items[n++] = (struct batch_item){request->n_tokens, request->n_seqs,
+                                           request->t_ns[STAGE_ADMITTED], request->deadline_ns};
   return batch_choose(core->items, n, &rule, queue->ns_per_token, core->hurry, now_ns);
 }
 
-// Among the queues that may run now, the one whose head is most urgent; *wait_ns: the nearest time that another may.
-static struct queue *queue_pick(struct core *core, int64_t now_ns, struct batch_choice *best, int64_t *wait_ns) {
+// Among the queues that may run now, the one whose head is most urgent; *wait_ns: the nearest time
+// that another may.
+static struct queue *queue_pick(struct core *core, int64_t now_ns, struct batch_choice *best,
+                                int64_t *wait_ns) {
   struct queue *picked = NULL;
   *wait_ns = CLOCK_NEVER;
   for (int32_t i = 0; i < core->queues.n_slots; i++) {
@@ -348,8 +389,10 @@ static struct work *work_free(struct core *core, bool *any_busy) {
   struct work *vacant = NULL;
   *any_busy = false;
   for (int i = 0; i < core->n_works; i++) {
-    if (core->works[i].busy) *any_busy = true;
-    else if (!vacant) vacant = &core->works[i];
+    if (core->works[i].busy)
+      *any_busy = true;
+    else if (!vacant)
+      vacant = &core->works[i];
   }
   return vacant;
 }
@@ -368,7 +411,8 @@ int64_t core_step(struct core *core, int64_t now_ns) {
     if (queue) {
       work_start(core, work, queue, choice);
       if (core_lost(core)) fail_waiting(core);
-      if (core->queues.n_waiting > 0) wait_ns = now_ns; // one batch a step: newcomers are looked at in between
+      if (core->queues.n_waiting > 0)
+        wait_ns = now_ns; // one batch a step: newcomers are looked at in between
       work_free(core, &any_busy);
     }
   }
@@ -376,12 +420,17 @@ int64_t core_step(struct core *core, int64_t now_ns) {
   return wait_ns;
 }
 
-void core_hurry(struct core *core) { core->hurry = true; }
+void core_hurry(struct core *core) {
+  core->hurry = true;
+}
 
 bool core_idle(const struct core *core) {
   bool any_busy = false;
-  for (int i = 0; i < core->n_works; i++) any_busy |= core->works[i].busy;
+  for (int i = 0; i < core->n_works; i++)
+    any_busy |= core->works[i].busy;
   return core->queues.n_waiting == 0 && !any_busy;
 }
 
-bool core_lost(const struct core *core) { return atomic_load_explicit(&core->lost, memory_order_relaxed); }
+bool core_lost(const struct core *core) {
+  return atomic_load_explicit(&core->lost, memory_order_relaxed);
+}

@@ -1,7 +1,9 @@
-// The scheduler without its thread: queues, lanes, batches, one device. Whoever owns it calls core_step and hands the time
-// in, so tests and the simulation run it on a clock of their own. Not thread safe, but for the two flags noted below.
+// The scheduler without its thread: queues, lanes, batches, one device. Whoever owns it calls
+// core_step and hands the time in, so tests and the simulation run it on a clock of their own. Not
+// thread safe, but for the two flags noted below.
 //
-// Every request that core_add took comes back through `finish` exactly once: run, failed, cancelled or expired.
+// Every request that core_add took comes back through `finish` exactly once: run, failed, cancelled
+// or expired.
 #ifndef SCHED_CORE_H
 #define SCHED_CORE_H
 
@@ -11,32 +13,37 @@ struct core;
 struct core_options {
   const struct backend_ops *backend;
   struct device *device;
-  int device_index;                 // into model.bound
-  int lanes;                        // a device that is not asynchronous gets one
-  int64_t arena_bytes;              // largest arena of all plans
-  int32_t max_tokens, max_seqs;     // largest batch of all models
-  int64_t (*now)(void *arg);        // the clock; NULL: clock_now_ns
+  int device_index;                                   // into model.bound
+  int lanes;                                          // a device that is not asynchronous gets one
+  int64_t arena_bytes;                                // largest arena of all plans
+  int32_t max_tokens, max_seqs;                       // largest batch of all models
+  int64_t (*now)(void *arg);                          // the clock; NULL: clock_now_ns
   void (*finish)(void *arg, struct request *request); // status and cost are set
   void *arg;
 };
-MUST_USE enum status core_open(const struct core_options *options, struct core **out, struct error *err);
+MUST_USE enum status core_open(const struct core_options *options, struct core **out,
+                               struct error *err);
 void core_close(struct core *core); // nothing may be waiting or running
 
-// Runs one small batch of zeros through the model, so that the first request does not pay for pages, caches and whatever
-// a device does late; also the proof that the model runs at all. Before the first core_add; waits for the device.
-MUST_USE enum status core_warm(struct core *core, const struct model *model, enum fusion_mode fusion, struct error *err);
+// Runs one small batch of zeros through the model, so that the first request does not pay for
+// pages, caches and whatever a device does late; also the proof that the model runs at all. Before
+// the first core_add; waits for the device.
+MUST_USE enum status core_warm(struct core *core, const struct model *model,
+                               enum fusion_mode fusion, struct error *err);
 void core_add(struct core *core, struct request *request);
 // Drops cancelled and expired requests that wait, wherever they stand in their queue.
 void core_sweep(struct core *core, int64_t now_ns);
-// Collects finished batches and starts what may start. Returns when it wants to be called again at the latest (even if
-// nothing is added): a time that has passed means at once, CLOCK_NEVER that there is nothing to wait for.
+// Collects finished batches and starts what may start. Returns when it wants to be called again at
+// the latest (even if nothing is added): a time that has passed means at once, CLOCK_NEVER that
+// there is nothing to wait for.
 int64_t core_step(struct core *core, int64_t now_ns);
-void core_hurry(struct core *core); // from now on no batch waits for company
+void core_hurry(struct core *core);      // from now on no batch waits for company
 bool core_idle(const struct core *core); // nothing waits, nothing runs
-bool core_lost(const struct core *core); // the device is gone: everything fails UNAVAILABLE from here on. Any thread.
+bool core_lost(const struct core *core); // the device is gone: everything fails UNAVAILABLE from
+                                         // here on. Any thread.
 
-// Time, bytes and kernels of one request into its cost, as the reply reports them. `times` are zeros when
-// no device took part.
+// Time, bytes and kernels of one request into its cost, as the reply reports them. `times` are
+// zeros when no device took part.
 void core_cost(struct request *request, const struct lane_times *times, int64_t batch_tokens);
 
 #endif

@@ -1,7 +1,7 @@
 // The thread around sched/core: rings in, rings out, sleep.
 //
-// Each loop has a pair of rings. The loop counts what it has submitted and not yet reaped, and never lets that pass the
-// rings' capacity, so neither ring can be full when it is pushed to.
+// Each loop has a pair of rings. The loop counts what it has submitted and not yet reaped, and
+// never lets that pass the rings' capacity, so neither ring can be full when it is pushed to.
 #include "sched/executor.h"
 #include "base/log.h"
 #include "base/ring.h"
@@ -14,7 +14,7 @@
 struct port { // one loop's side
   struct ring submitted, done;
   _Alignas(64) int32_t outstanding; // loop thread only
-  bool finished;                    // executor thread only: something was pushed to `done` since the last wake
+  bool finished; // executor thread only: something was pushed to `done` since the last wake
 };
 
 struct executor {
@@ -23,9 +23,9 @@ struct executor {
   struct wake wake;
   struct port ports[LIMIT_LOOPS];
   pthread_t thread;
-  struct wake opened;               // the opener waits here
+  struct wake opened; // the opener waits here
   _Atomic bool warm;
-  enum status warm_status;          // before `warm`
+  enum status warm_status; // before `warm`
   struct error *warm_error;
   _Atomic bool stopping, cancels;
   _Atomic int32_t queued;
@@ -66,7 +66,8 @@ static enum status warm_all(struct executor *executor) {
     for (int mode = 0; mode < FUSION_MODES; mode++) {
       const struct model *model = executor->options.models[i];
       if (!model->fusion_available[mode]) continue;
-      enum status status = core_warm(executor->core, model, (enum fusion_mode)mode, executor->warm_error);
+      enum status status =
+          core_warm(executor->core, model, (enum fusion_mode)mode, executor->warm_error);
       if (status != STATUS_OK) return status;
     }
   return STATUS_OK;
@@ -79,12 +80,14 @@ static void *executor_main(void *arg) {
   wake_signal(&executor->opened);
   bool told = executor->options.on_lost == NULL;
   for (;;) {
-    // The flag is read before the rings are emptied: what was submitted before the stop is seen below.
+    // The flag is read before the rings are emptied: what was submitted before the stop is seen
+    // below.
     bool stopping = atomic_load(&executor->stopping);
     if (stopping) core_hurry(executor->core);
     take_submitted(executor);
     int64_t now_ns = clock_now_ns();
-    if (atomic_exchange_explicit(&executor->cancels, false, memory_order_acquire)) core_sweep(executor->core, now_ns);
+    if (atomic_exchange_explicit(&executor->cancels, false, memory_order_acquire))
+      core_sweep(executor->core, now_ns);
     int64_t until_ns = core_step(executor->core, now_ns);
     wake_loops(executor);
     if (!told && core_lost(executor->core)) {
@@ -107,17 +110,25 @@ static enum status ports_open(struct executor *executor, struct error *err) {
   uint32_t capacity = (uint32_t)executor->options.queue_requests;
   for (int i = 0; i < executor->options.n_loops; i++) {
     struct port *port = &executor->ports[i];
-    if (ring_init(&port->submitted, capacity) != STATUS_OK || ring_init(&port->done, capacity) != STATUS_OK)
-      return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a queue of %u requests", capacity);
+    if (ring_init(&port->submitted, capacity) != STATUS_OK ||
+        ring_init(&port->done, capacity) != STATUS_OK)
+      return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a queue of %u requests",
+                       capacity);
   }
   return STATUS_OK;
 }
 
 static enum status core_of(struct executor *executor, struct error *err) {
   const struct executor_options *o = &executor->options;
-  struct core_options options = {.backend = o->backend, .device = o->device, .device_index = o->device_index,
-                                 .lanes = o->lanes, .arena_bytes = o->arena_bytes, .max_tokens = o->max_tokens,
-                                 .max_seqs = o->max_seqs, .finish = request_done, .arg = executor};
+  struct core_options options = {.backend = o->backend,
+                                 .device = o->device,
+                                 .device_index = o->device_index,
+                                 .lanes = o->lanes,
+                                 .arena_bytes = o->arena_bytes,
+                                 .max_tokens = o->max_tokens,
+                                 .max_seqs = o->max_seqs,
+                                 .finish = request_done,
+                                 .arg = executor};
   return core_open(&options, &executor->core, err);
 }
 
@@ -131,7 +142,8 @@ static int thread_start(struct executor *executor) {
   return failed;
 }
 
-enum status executor_open(const struct executor_options *options, struct executor **out, struct error *err) {
+enum status executor_open(const struct executor_options *options, struct executor **out,
+                          struct error *err) {
   FW_ASSERT(options->n_loops > 0 && options->n_loops <= LIMIT_LOOPS && options->queue_requests > 0);
   struct executor *executor = aligned_alloc(64, (sizeof *executor + 63) / 64 * 64);
   if (!executor) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for an executor");
@@ -144,7 +156,8 @@ enum status executor_open(const struct executor_options *options, struct executo
   if (status == STATUS_OK && thread_start(executor) != 0)
     status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot start the executor's thread");
   if (status == STATUS_OK) {
-    while (!atomic_load(&executor->warm)) wake_wait(&executor->opened, CLOCK_NEVER);
+    while (!atomic_load(&executor->warm))
+      wake_wait(&executor->opened, CLOCK_NEVER);
     status = executor->warm_status;
     if (status != STATUS_OK) executor_stop(executor);
   }
@@ -160,7 +173,8 @@ enum status executor_open(const struct executor_options *options, struct executo
 
 bool executor_submit(struct executor *executor, int loop, struct request *request) {
   struct port *port = &executor->ports[loop];
-  if (port->outstanding >= executor->options.queue_requests || atomic_load(&executor->stopping)) return false;
+  if (port->outstanding >= executor->options.queue_requests || atomic_load(&executor->stopping))
+    return false;
   request->call.loop = (uint16_t)loop;
   atomic_fetch_add_explicit(&executor->queued, 1, memory_order_relaxed);
   bool pushed = ring_push(&port->submitted, request);
@@ -185,7 +199,9 @@ int32_t executor_queued(const struct executor *executor) {
   return atomic_load_explicit(&executor->queued, memory_order_relaxed);
 }
 
-bool executor_lost(const struct executor *executor) { return core_lost(executor->core); }
+bool executor_lost(const struct executor *executor) {
+  return core_lost(executor->core);
+}
 
 void executor_stop(struct executor *executor) {
   if (executor->stopped) return;

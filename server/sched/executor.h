@@ -1,5 +1,5 @@
-// One thread per device: takes requests off the loops' rings, forms batches (sched/batch, pure), runs them through the
-// back end, hands the requests back. The device's only caller.
+// One thread per device: takes requests off the loops' rings, forms batches (sched/batch, pure),
+// runs them through the back end, hands the requests back. The device's only caller.
 #ifndef SCHED_EXECUTOR_H
 #define SCHED_EXECUTOR_H
 
@@ -10,30 +10,35 @@ struct executor;
 struct executor_options {
   const struct backend_ops *backend;
   struct device *device;
-  int device_index;               // into model.bound
+  int device_index; // into model.bound
   int n_loops;
   struct wake *loop_wakes[LIMIT_LOOPS]; // signalled once per batch of completions
-  int32_t queue_requests;         // ring capacity per loop
+  int32_t queue_requests;               // ring capacity per loop
   int lanes;
-  int64_t arena_bytes;            // largest arena of all models
-  int32_t max_tokens, max_seqs;   // largest batch of all models
-  struct model *const *models;    // [n_models], run once each before executor_open returns; may be none
+  int64_t arena_bytes;          // largest arena of all models
+  int32_t max_tokens, max_seqs; // largest batch of all models
+  struct model *const
+      *models; // [n_models], run once each before executor_open returns; may be none
   int n_models;
-  void (*on_lost)(void *arg);     // once, on the executor's thread, when the device is gone; may be NULL
+  void (*on_lost)(
+      void *arg); // once, on the executor's thread, when the device is gone; may be NULL
   void *lost_arg;
 };
 // Also fails when a model's first batch does.
-MUST_USE enum status executor_open(const struct executor_options *options, struct executor **out, struct error *err);
-// Loop thread `loop`. Moves the request; false (nothing moved): `queue_requests` of this loop wait, run or are done but not
-// reaped, or the executor is stopping.
+MUST_USE enum status executor_open(const struct executor_options *options, struct executor **out,
+                                   struct error *err);
+// Loop thread `loop`. Moves the request; false (nothing moved): `queue_requests` of this loop wait,
+// run or are done but not reaped, or the executor is stopping.
 bool executor_submit(struct executor *executor, int loop, struct request *request);
 // Loop thread `loop`: the next finished request (status set), or NULL.
 struct request *executor_reap(struct executor *executor, int loop);
-// Any thread: some submitted request was cancelled; look for it soon, even while batches wait for company.
+// Any thread: some submitted request was cancelled; look for it soon, even while batches wait for
+// company.
 void executor_note_cancel(struct executor *executor);
 int32_t executor_queued(const struct executor *executor); // requests waiting or running; any thread
 bool executor_lost(const struct executor *executor);      // the device is gone; any thread
-// Finish what was submitted, then end the thread. Control thread; submit must not be called any more.
+// Finish what was submitted, then end the thread. Control thread; submit must not be called any
+// more.
 void executor_stop(struct executor *executor);
 void executor_close(struct executor *executor);
 

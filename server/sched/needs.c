@@ -15,7 +15,8 @@ static void plan_needs(const struct plan *plan, struct model_needs *out) {
     out->steps |= step->needed_by;
     uint32_t reads = 0;
     for (int i = 0; i < plan->n_inputs; i++)
-      if (plan->inputs[i].place == PLACE_ARENA && step_reads(step, &plan->inputs[i])) reads |= 1u << i;
+      if (plan->inputs[i].place == PLACE_ARENA && step_reads(step, &plan->inputs[i]))
+        reads |= 1u << i;
     for (int o = 0; o < plan->n_outputs; o++)
       if (step->needed_by >> o & 1) out->inputs[o] |= reads;
   }

@@ -34,12 +34,15 @@ static void positions_fill(const struct request *request, int32_t *out) {
   }
   for (int32_t s = 0; s < request->n_seqs; s++) {
     int32_t n = seqlen_of(request, s);
-    for (int32_t i = 0; i < n; i++) *out++ = i;
+    for (int32_t i = 0; i < n; i++)
+      *out++ = i;
   }
 }
 
-void pack_geometry(const struct request *first, const struct pack_arrays *arrays, struct batch_geometry *out) {
-  *out = (struct batch_geometry){.cu_seqlens = arrays->cu_seqlens, .positions = arrays->positions,
+void pack_geometry(const struct request *first, const struct pack_arrays *arrays,
+                   struct batch_geometry *out) {
+  *out = (struct batch_geometry){.cu_seqlens = arrays->cu_seqlens,
+                                 .positions = arrays->positions,
                                  .scores_offset = arrays->scores_offset};
   arrays->cu_seqlens[0] = 0;
   arrays->scores_offset[0] = 0;
@@ -66,8 +69,8 @@ struct run {
 };
 struct run_cursor {
   const struct request *request;
-  int32_t seq, taken;  // sequence, and how many of its tokens are behind us
-  int64_t row;         // packed rows behind us
+  int32_t seq, taken; // sequence, and how many of its tokens are behind us
+  int64_t row;        // packed rows behind us
 };
 
 static bool run_next(struct run_cursor *cursor, struct run *out) {
@@ -79,7 +82,8 @@ static bool run_next(struct run_cursor *cursor, struct run *out) {
   if (cursor->seq == request->n_seqs) return false;
   const int32_t *positions = request->positions + cursor->row;
   int32_t left = request->seqlens[cursor->seq] - cursor->taken, n = 1;
-  while (n < left && positions[n] == positions[0] + n) n++;
+  while (n < left && positions[n] == positions[0] + n)
+    n++;
   *out = (struct run){cursor->row, (int64_t)cursor->seq * request->padded_seqlen + positions[0], n};
   cursor->taken += n;
   cursor->row += n;
@@ -91,8 +95,10 @@ static size_t row_bytes(const struct signature_tensor *tensor) {
 }
 
 // An optional input that was left out reads as zeros.
-static void zeros_in(const struct pack_target *target, int input, size_t bytes, int64_t row, int64_t n_rows) {
-  static _Alignas(64) uint8_t zeros[PACK_ZERO_BYTES]; // never written; not const, so that it takes no room in the file
+static void zeros_in(const struct pack_target *target, int input, size_t bytes, int64_t row,
+                     int64_t n_rows) {
+  static _Alignas(64) uint8_t
+      zeros[PACK_ZERO_BYTES]; // never written; not const, so that it takes no room in the file
   int64_t step = (int64_t)(PACK_ZERO_BYTES / bytes);
   FW_ASSERT(step > 0);
   for (int64_t done = 0; done < n_rows; done += step) {
@@ -101,7 +107,8 @@ static void zeros_in(const struct pack_target *target, int input, size_t bytes, 
   }
 }
 
-void pack_in(const struct pack_target *target, const struct request *request, struct pack_origin origin, uint32_t inputs) {
+void pack_in(const struct pack_target *target, const struct request *request,
+             struct pack_origin origin, uint32_t inputs) {
   const struct model *model = request->model;
   for (int i = 0; i < model->n_inputs; i++) {
     if (!(inputs >> i & 1)) continue;
@@ -124,8 +131,9 @@ void pack_in(const struct pack_target *target, const struct request *request, st
 }
 
 // Calls for each run of kept rows, and writes zeros between them.
-static void rows_unpack(const struct request *request, const struct signature_tensor *tensor, uint8_t *out,
-                        void (*copy)(void *arg, const struct run *run, uint8_t *to), void *arg) {
+static void rows_unpack(const struct request *request, const struct signature_tensor *tensor,
+                        uint8_t *out, void (*copy)(void *arg, const struct run *run, uint8_t *to),
+                        void *arg) {
   size_t bytes = row_bytes(tensor);
   int64_t total = (int64_t)request->n_seqs * request->padded_seqlen, done = 0;
   struct run_cursor cursor = {.request = request};
@@ -147,7 +155,8 @@ struct device_copy {
 static void copy_device(void *arg, const struct run *run, uint8_t *to) {
   const struct device_copy *copy = arg;
   const struct pack_target *target = copy->target;
-  target->backend->copy_out(target->lane, target->bound, copy->output, copy->row + run->packed_row, run->n, to);
+  target->backend->copy_out(target->lane, target->bound, copy->output, copy->row + run->packed_row,
+                            run->n, to);
 }
 
 struct host_copy {
@@ -157,7 +166,8 @@ struct host_copy {
 
 static void copy_host(void *arg, const struct run *run, uint8_t *to) {
   const struct host_copy *copy = arg;
-  memcpy(to, copy->from + (size_t)run->wire_row * copy->row_bytes, (size_t)run->n * copy->row_bytes);
+  memcpy(to, copy->from + (size_t)run->wire_row * copy->row_bytes,
+         (size_t)run->n * copy->row_bytes);
 }
 
 // Output `k` of the reply is input `input` unchanged.
@@ -184,7 +194,8 @@ void pack_identity(const struct request *request) {
   }
 }
 
-void pack_out(const struct pack_target *target, const struct request *request, struct pack_origin origin) {
+void pack_out(const struct pack_target *target, const struct request *request,
+              struct pack_origin origin) {
   const struct model *model = request->model;
   const struct plan *plan = model->plans[request->fusion];
   for (int k = 0; k < request->n_outputs; k++) {
@@ -197,7 +208,8 @@ void pack_out(const struct pack_target *target, const struct request *request, s
       rows_unpack(request, tensor, request->outputs_data[k], copy_device, &copy);
     } else {
       int64_t n_rows = tensor->per_token ? request->n_tokens : request->n_seqs;
-      target->backend->copy_out(target->lane, target->bound, o, row, n_rows, request->outputs_data[k]);
+      target->backend->copy_out(target->lane, target->bound, o, row, n_rows,
+                                request->outputs_data[k]);
     }
   }
   pack_identity(request);

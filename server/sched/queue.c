@@ -19,8 +19,11 @@ bool queues_add(struct queues *queues, struct request *request) {
   struct queue *queue = queue_of(queues, request);
   if (!queue) return false;
   struct request **link = &queue->first;
-  if (queue->last && queue->last->urgency_ns <= request->urgency_ns) link = &queue->last->next; // the usual case
-  else while (*link && (*link)->urgency_ns <= request->urgency_ns) link = &(*link)->next;
+  if (queue->last && queue->last->urgency_ns <= request->urgency_ns)
+    link = &queue->last->next; // the usual case
+  else
+    while (*link && (*link)->urgency_ns <= request->urgency_ns)
+      link = &(*link)->next;
   request->next = *link;
   *link = request;
   if (!request->next) queue->last = request;
@@ -29,8 +32,9 @@ bool queues_add(struct queues *queues, struct request *request) {
   return true;
 }
 
-void queue_sweep(struct queue *queue, struct queues *queues, enum status (*dead)(const struct request *request, int64_t now_ns),
-                 int64_t now_ns, void (*drop)(void *arg, struct request *request, enum status status), void *arg) {
+void queue_sweep(struct queue *queue, struct queues *queues,
+                 enum status (*dead)(const struct request *request, int64_t now_ns), int64_t now_ns,
+                 void (*drop)(void *arg, struct request *request, enum status status), void *arg) {
   struct request **link = &queue->first;
   queue->last = NULL;
   while (*link) {
@@ -52,7 +56,8 @@ void queue_sweep(struct queue *queue, struct queues *queues, enum status (*dead)
 struct request *queue_pop(struct queue *queue, struct queues *queues, int32_t n) {
   FW_ASSERT(n > 0 && n <= queue->n);
   struct request *first = queue->first, *last = first;
-  for (int32_t i = 1; i < n; i++) last = last->next;
+  for (int32_t i = 1; i < n; i++)
+    last = last->next;
   queue->first = last->next;
   if (!queue->first) queue->last = NULL;
   last->next = NULL;

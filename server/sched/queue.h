@@ -1,4 +1,5 @@
-// Waiting requests, one queue per model and fusion mode, each in order of urgency. Executor thread only; no allocation.
+// Waiting requests, one queue per model and fusion mode, each in order of urgency. Executor thread
+// only; no allocation.
 #ifndef SCHED_QUEUE_H
 #define SCHED_QUEUE_H
 
@@ -12,7 +13,8 @@ struct queue {
   double ns_per_token; // moving average of runs; 0 before the first
 };
 
-// Every pair of a model and a mode, twice over: while a model is replaced both generations may have work waiting.
+// Every pair of a model and a mode, twice over: while a model is replaced both generations may have
+// work waiting.
 #define QUEUES_MAX (LIMIT_MODELS * FUSION_MODES * 2)
 struct queues {
   struct queue slots[QUEUES_MAX];
@@ -20,10 +22,13 @@ struct queues {
   int32_t n_waiting; // requests in all of them
 };
 
-bool queues_add(struct queues *queues, struct request *request); // by urgency; false: every slot holds another model's work
+bool queues_add(
+    struct queues *queues,
+    struct request *request); // by urgency; false: every slot holds another model's work
 // Removes every request for which `dead` says a status other than OK, and hands it to `drop`.
-void queue_sweep(struct queue *queue, struct queues *queues, enum status (*dead)(const struct request *request, int64_t now_ns),
-                 int64_t now_ns, void (*drop)(void *arg, struct request *request, enum status status), void *arg);
+void queue_sweep(struct queue *queue, struct queues *queues,
+                 enum status (*dead)(const struct request *request, int64_t now_ns), int64_t now_ns,
+                 void (*drop)(void *arg, struct request *request, enum status status), void *arg);
 // The first n requests, still linked by `next`, the last one's next NULL.
 struct request *queue_pop(struct queue *queue, struct queues *queues, int32_t n);
 

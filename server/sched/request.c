@@ -15,7 +15,8 @@ enum status request_pool_open(int32_t n_requests, struct request_pool **out) {
   FW_ASSERT(n_requests > 0);
   struct request_pool *pool = calloc(1, sizeof *pool);
   if (!pool) return STATUS_RESOURCE_EXHAUSTED;
-  // Untouched pages of a large pool cost nothing: calloc maps them, request_take touches them one by one.
+  // Untouched pages of a large pool cost nothing: calloc maps them, request_take touches them one
+  // by one.
   pool->requests = calloc((size_t)n_requests, sizeof *pool->requests);
   if (!pool->requests) {
     free(pool);
@@ -35,9 +36,12 @@ void request_pool_close(struct request_pool *pool) {
 
 struct request *request_take(struct request_pool *pool) {
   struct request *request = pool->free;
-  if (request) pool->free = request->next;
-  else if (pool->n_touched < pool->n_requests) request = &pool->requests[pool->n_touched++];
-  else return NULL;
+  if (request)
+    pool->free = request->next;
+  else if (pool->n_touched < pool->n_requests)
+    request = &pool->requests[pool->n_touched++];
+  else
+    return NULL;
   pool->n_out++;
   memset(request, 0, offsetof(struct request, id));
   request->pool = pool;

@@ -1,5 +1,6 @@
-// Loading with every single allocation failing in turn: settings, model files, plans, binding, scheduler. Each failure must
-// come back as a status (never a crash, never a leak under a sanitizer), or be harmless.
+// Loading with every single allocation failing in turn: settings, model files, plans, binding,
+// scheduler. Each failure must come back as a status (never a crash, never a leak under a
+// sanitizer), or be harmless.
 #include "base/log.h"
 #include "conf/server_conf.h"
 #include "fault/alloc.h"
@@ -29,10 +30,18 @@ static enum status bind_and_open(struct model *model, struct device *device, str
   struct executor *executor;
   struct wake wake;
   wake_init(&wake, NULL, NULL);
-  struct executor_options options = {
-      .backend = &backend_cpu, .device = device, .n_loops = 1, .loop_wakes = {&wake}, .queue_requests = 4, .lanes = 1,
-      .arena_bytes = model->plans[FUSION_OFF]->arena_bytes + model->plans[FUSION_ON]->arena_bytes, .max_tokens = 32,
-      .max_seqs = 32, .models = &model, .n_models = 1};
+  struct executor_options options = {.backend = &backend_cpu,
+                                     .device = device,
+                                     .n_loops = 1,
+                                     .loop_wakes = {&wake},
+                                     .queue_requests = 4,
+                                     .lanes = 1,
+                                     .arena_bytes = model->plans[FUSION_OFF]->arena_bytes +
+                                                    model->plans[FUSION_ON]->arena_bytes,
+                                     .max_tokens = 32,
+                                     .max_seqs = 32,
+                                     .models = &model,
+                                     .n_models = 1};
   status = executor_open(&options, &executor, err);
   if (status == STATUS_OK) executor_close(executor);
   return status;
@@ -50,8 +59,10 @@ static enum status load(const char *path) {
   struct registry *registry = NULL;
   struct model *model = NULL;
   status = registry_open(&registry);
-  if (status == STATUS_OK) status = model_parse(path, &conf, &backend_cpu.caps(device)->plan, report, NULL, &model);
-  if (status == STATUS_OK && (status = registry_add(registry, model, &err)) != STATUS_OK) model_put(model);
+  if (status == STATUS_OK)
+    status = model_parse(path, &conf, &backend_cpu.caps(device)->plan, report, NULL, &model);
+  if (status == STATUS_OK && (status = registry_add(registry, model, &err)) != STATUS_OK)
+    model_put(model);
   if (status == STATUS_OK) status = bind_and_open(model, device, &err);
   registry_close(registry);
   backend_cpu.close(device);
@@ -66,12 +77,14 @@ static int failures(const char *path) {
     enum status status = load(path);
     fired = fault_disarm();
     if (!fired && status != STATUS_OK) {
-      fprintf(stderr, "%s: allocation %lld: nothing failed, but the load ended %s\n", path, (long long)n, status_name(status));
+      fprintf(stderr, "%s: allocation %lld: nothing failed, but the load ended %s\n", path,
+              (long long)n, status_name(status));
       return 1;
     }
     refused += status != STATUS_OK;
   }
-  printf("%s: %lld allocations failed in turn, %lld loads refused\n", path, (long long)n - 1, (long long)refused);
+  printf("%s: %lld allocations failed in turn, %lld loads refused\n", path, (long long)n - 1,
+         (long long)refused);
   // Most allocations are needed: if hardly any failure shows, failures are swallowed.
   if (n < 20 || refused < (n - 1) / 2) return fprintf(stderr, "%s: too few refusals\n", path), 1;
   return 0;
@@ -79,6 +92,7 @@ static int failures(const char *path) {
 
 int main(void) {
   log_setup(LOG_ERROR, LOG_TEXT);
-  if (load("tests/fault/tiny.yaml") != STATUS_OK) return fprintf(stderr, "the model does not load at all\n"), 1;
+  if (load("tests/fault/tiny.yaml") != STATUS_OK)
+    return fprintf(stderr, "the model does not load at all\n"), 1;
   return failures("tests/fault/tiny.yaml");
 }

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 
 static void check_slice(struct slice slice, const uint8_t *data, size_t size) {
-  if (slice.bytes > 0 && (slice.data < data || slice.data + slice.bytes > data + size)) abort(); // outside the message
+  if (slice.bytes > 0 && (slice.data < data || slice.data + slice.bytes > data + size))
+    abort(); // outside the message
 }
 
 static void read_typed(const struct wire_input *input, enum wire_typed kind) {
@@ -23,9 +24,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   check_slice(infer.model_name, data, size);
   check_slice(infer.id, data, size);
   if (!wire_utf8(infer.model_name)) abort();
-  for (int i = 0; i < infer.n_parameters; i++) check_slice(infer.parameters[i].key, data, size);
-  for (int i = 0; i < infer.n_raw; i++) check_slice(infer.raw[i], data, size);
-  for (int i = 0; i < infer.n_outputs; i++) check_slice(infer.outputs[i].name, data, size);
+  for (int i = 0; i < infer.n_parameters; i++)
+    check_slice(infer.parameters[i].key, data, size);
+  for (int i = 0; i < infer.n_raw; i++)
+    check_slice(infer.raw[i], data, size);
+  for (int i = 0; i < infer.n_outputs; i++)
+    check_slice(infer.outputs[i].name, data, size);
   for (int i = 0; i < infer.n_inputs; i++) {
     check_slice(infer.inputs[i].name, data, size);
     if (infer.inputs[i].rank < 0 || infer.inputs[i].rank > LIMIT_TENSOR_RANK) abort();

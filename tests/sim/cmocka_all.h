@@ -11,7 +11,8 @@
 
 #include <cmocka.h>
 
-// A small generator with a printed seed, so that a failure can be run again (TEST_SEED in the environment).
+// A small generator with a printed seed, so that a failure can be run again (TEST_SEED in the
+// environment).
 static uint64_t test_random_state;
 static inline uint64_t test_random(void) {
   test_random_state ^= test_random_state << 13;

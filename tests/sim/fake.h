@@ -1,7 +1,8 @@
-// A device and a model for tests of the scheduler and of ModelInfer: no kernels, no threads, and a clock that only moves when
-// told to. Included by one .c file a program.
+// A device and a model for tests of the scheduler and of ModelInfer: no kernels, no threads, and a
+// clock that only moves when told to. Included by one .c file a program.
 //
-// The model: inputs  ids INT64 [batch, seq], mask INT64 [batch, seq] (optional), bias INT64 [batch, 2] (optional)
+// The model: inputs  ids INT64 [batch, seq], mask INT64 [batch, seq] (optional), bias INT64 [batch,
+// 2] (optional)
 //            outputs tokens INT64 [batch, seq] = 2 * id + 1000 * position + bias[1] of its sequence
 //                    sums   INT64 [batch]      = sum of the sequence's ids + bias[0]
 //                    same   INT64 [batch, seq] = ids, unchanged, without a step
@@ -19,10 +20,10 @@ enum { FAKE_TOKENS, FAKE_SUMS, FAKE_SAME, FAKE_OUTPUTS };
 
 struct device {
   struct device_caps caps;
-  int64_t now_ns;           // the clock
-  int64_t run_ns;           // how long a batch takes
-  enum status run_status;   // what run returns
-  bool lost;                // poll says so from now on
+  int64_t now_ns;         // the clock
+  int64_t run_ns;         // how long a batch takes
+  enum status run_status; // what run returns
+  bool lost;              // poll says so from now on
   int32_t max_rows;
   int n_runs, n_copies_in, n_lanes;
 };
@@ -36,9 +37,14 @@ struct lane {
 static struct device fake_device;
 #define FAKE_MAX_ROWS 4096
 
-static int fake_probe(void) { return 1; }
-static const struct device_caps *fake_caps(const struct device *device) { return &device->caps; }
-static enum status fake_lane_open(struct device *device, int64_t arena_bytes, struct lane **out, struct error *err) {
+static int fake_probe(void) {
+  return 1;
+}
+static const struct device_caps *fake_caps(const struct device *device) {
+  return &device->caps;
+}
+static enum status fake_lane_open(struct device *device, int64_t arena_bytes, struct lane **out,
+                                  struct error *err) {
   (void)arena_bytes;
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "fake lane");
@@ -60,17 +66,20 @@ static void fake_lane_close(struct device *device, struct lane *lane) {
   free(lane->ids);
   free(lane);
 }
-static void fake_copy_in(struct lane *lane, const struct bound_plan *bound, int input, int64_t row, int64_t n, const void *rows) {
+static void fake_copy_in(struct lane *lane, const struct bound_plan *bound, int input, int64_t row,
+                         int64_t n, const void *rows) {
   (void)bound;
   lane->device->n_copies_in++;
   if (input == FAKE_IDS) memcpy(lane->ids + row, rows, (size_t)n * 8);
   if (input == FAKE_BIAS) memcpy(lane->bias + row * 2, rows, (size_t)n * 16);
 }
-static void fake_copy_out(struct lane *lane, const struct bound_plan *bound, int output, int64_t row, int64_t n, void *rows) {
+static void fake_copy_out(struct lane *lane, const struct bound_plan *bound, int output,
+                          int64_t row, int64_t n, void *rows) {
   (void)bound;
   memcpy(rows, (output == FAKE_TOKENS ? lane->tokens : lane->sums) + row, (size_t)n * 8);
 }
-static enum status fake_run(struct lane *lane, const struct bound_plan *bound, const struct batch_geometry *g, uint8_t outputs) {
+static enum status fake_run(struct lane *lane, const struct bound_plan *bound,
+                            const struct batch_geometry *g, uint8_t outputs) {
   (void)bound;
   struct device *device = lane->device;
   device->n_runs++;
@@ -79,14 +88,19 @@ static enum status fake_run(struct lane *lane, const struct bound_plan *bound, c
     lane->sums[s] = lane->bias[s * 2];
     for (int32_t t = g->cu_seqlens[s]; t < g->cu_seqlens[s + 1]; t++) {
       if (outputs & 1u << FAKE_SUMS) lane->sums[s] += lane->ids[t];
-      if (outputs & 1u << FAKE_TOKENS) lane->tokens[t] = 2 * lane->ids[t] + 1000 * g->positions[t] + lane->bias[s * 2 + 1];
+      if (outputs & 1u << FAKE_TOKENS)
+        lane->tokens[t] = 2 * lane->ids[t] + 1000 * g->positions[t] + lane->bias[s * 2 + 1];
     }
   }
-  if (device->caps.async) lane->done_ns = device->now_ns + device->run_ns;
-  else device->now_ns += device->run_ns;
+  if (device->caps.async)
+    lane->done_ns = device->now_ns + device->run_ns;
+  else
+    device->now_ns += device->run_ns;
   return STATUS_OK;
 }
-static void fake_submit(struct lane *lane) { lane->submitted = true; }
+static void fake_submit(struct lane *lane) {
+  lane->submitted = true;
+}
 static int fake_poll(struct lane *lane, struct lane_times *times) {
   if (lane->device->lost) return -1;
   if (lane->device->caps.async && lane->device->now_ns < lane->done_ns) return 0;
@@ -94,9 +108,16 @@ static int fake_poll(struct lane *lane, struct lane_times *times) {
   return 1;
 }
 
-static const struct backend_ops fake_backend = {
-    .name = "fake", .probe = fake_probe, .caps = fake_caps, .lane_open = fake_lane_open, .lane_close = fake_lane_close,
-    .copy_in = fake_copy_in, .copy_out = fake_copy_out, .run = fake_run, .submit = fake_submit, .poll = fake_poll};
+static const struct backend_ops fake_backend = {.name = "fake",
+                                                .probe = fake_probe,
+                                                .caps = fake_caps,
+                                                .lane_open = fake_lane_open,
+                                                .lane_close = fake_lane_close,
+                                                .copy_in = fake_copy_in,
+                                                .copy_out = fake_copy_out,
+                                                .run = fake_run,
+                                                .submit = fake_submit,
+                                                .poll = fake_poll};
 
 static inline void fake_device_reset(bool async) {
   fake_device = (struct device){.now_ns = NS_PER_S, .run_ns = NS_PER_MS, .max_rows = FAKE_MAX_ROWS};
@@ -104,15 +125,20 @@ static inline void fake_device_reset(bool async) {
   fake_device.caps.async = async;
 }
 
-static inline void fake_tensor(struct signature_tensor *out, const char *name, int32_t rank, int64_t d1) {
-  *out = (struct signature_tensor){.dtype = DTYPE_I64, .rank = rank, .dims = {DIM_BATCH, d1}, .row_elements = 1};
-  if (d1 == DIM_SEQ) out->per_token = true;
-  else if (rank == 2) out->row_elements = d1;
+static inline void fake_tensor(struct signature_tensor *out, const char *name, int32_t rank,
+                               int64_t d1) {
+  *out = (struct signature_tensor){
+      .dtype = DTYPE_I64, .rank = rank, .dims = {DIM_BATCH, d1}, .row_elements = 1};
+  if (d1 == DIM_SEQ)
+    out->per_token = true;
+  else if (rank == 2)
+    out->row_elements = d1;
   strcpy(out->name, name);
   out->name_bytes = strlen(name);
 }
 
-static inline struct plan *fake_plan(enum fusion_mode mode, int32_t max_tokens, int32_t max_seqs, int32_t max_seqlen) {
+static inline struct plan *fake_plan(enum fusion_mode mode, int32_t max_tokens, int32_t max_seqs,
+                                     int32_t max_seqlen) {
   struct plan *plan = calloc(1, sizeof *plan);
   struct step *steps = calloc(2, sizeof *steps);
   if (!plan || !steps) abort();
@@ -123,8 +149,10 @@ static inline struct plan *fake_plan(enum fusion_mode mode, int32_t max_tokens, 
   plan->n_inputs = FAKE_INPUTS;
   plan->n_outputs = FAKE_OUTPUTS;
   for (int i = 0; i < FAKE_INPUTS; i++)
-    plan->inputs[i] = (struct operand){.place = i == FAKE_MASK ? PLACE_NONE : PLACE_ARENA, .tensor = 10 + i};
-  for (int o = 0; o < FAKE_OUTPUTS; o++) plan->output_is_input[o] = o == FAKE_SAME ? FAKE_IDS : -1;
+    plan->inputs[i] =
+        (struct operand){.place = i == FAKE_MASK ? PLACE_NONE : PLACE_ARENA, .tensor = 10 + i};
+  for (int o = 0; o < FAKE_OUTPUTS; o++)
+    plan->output_is_input[o] = o == FAKE_SAME ? FAKE_IDS : -1;
   for (int s = 0; s < 2; s++) {
     steps[s].kind = STEP_ROW;
     steps[s].needed_by = (uint8_t)(1u << (s == 0 ? FAKE_TOKENS : FAKE_SUMS));
@@ -139,7 +167,8 @@ static inline struct plan *fake_plan(enum fusion_mode mode, int32_t max_tokens, 
   return plan;
 }
 
-static inline struct model *fake_model(const char *name, int32_t max_tokens, int32_t max_requests, int64_t max_delay_ns) {
+static inline struct model *fake_model(const char *name, int32_t max_tokens, int32_t max_requests,
+                                       int64_t max_delay_ns) {
   struct model *model = calloc(1, sizeof *model);
   if (!model) abort();
   strcpy(model->name, name);

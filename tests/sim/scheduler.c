@@ -1,9 +1,10 @@
-// The scheduler on a fake clock and a fake device, under a seeded storm of submissions, cancellations, deadlines, failing
-// batches and lost devices. What must hold, whatever happens:
+// The scheduler on a fake clock and a fake device, under a seeded storm of submissions,
+// cancellations, deadlines, failing batches and lost devices. What must hold, whatever happens:
 //   - every admitted request is answered exactly once, and what was answered OK is right;
 //   - accepted = ok + failed + cancelled + waiting or running, at every step;
 //   - nothing runs after its deadline or its cancellation, and no batch is larger than its limits;
-//   - the scheduler never asks to be called again at a time that has passed without doing something then (it would spin).
+//   - the scheduler never asks to be called again at a time that has passed without doing something
+//   then (it would spin).
 //
 // A failure prints the seed; FW_SIM_SEED reruns it.
 #include "sched/core.h"
@@ -29,15 +30,16 @@ static struct core *core;
 static uint64_t seed, random_state;
 static int64_t accepted, ok, failed, cancelled, expired, step_number;
 
-#define CHECK(cond, ...)                                                                                                 \
-  do {                                                                                                                   \
-    if (!(cond)) {                                                                                                       \
-      fprintf(stderr, "scheduler simulation: seed %llu, step %lld, %s:%d: %s: ", (unsigned long long)seed,               \
-              (long long)step_number, __FILE__, __LINE__, #cond);                                                        \
-      fprintf(stderr, __VA_ARGS__);                                                                                      \
-      fputc('\n', stderr);                                                                                               \
-      exit(1);                                                                                                           \
-    }                                                                                                                    \
+#define CHECK(cond, ...)                                                                           \
+  do {                                                                                             \
+    if (!(cond)) {                                                                                 \
+      fprintf(stderr,                                                                              \
+              "scheduler simulation: seed %llu, step %lld, %s:%d: %s: ", (unsigned long long)seed, \
+              (long long)step_number, __FILE__, __LINE__, #cond);                                  \
+      fprintf(stderr, __VA_ARGS__);                                                                \
+      fputc('\n', stderr);                                                                         \
+      exit(1);                                                                                     \
+    }                                                                                              \
   } while (0)
 
 static uint64_t random_next(void) { // xorshift64*
@@ -46,8 +48,12 @@ static uint64_t random_next(void) { // xorshift64*
   random_state ^= random_state >> 27;
   return random_state * UINT64_C(2685821657736338717);
 }
-static int64_t random_below(int64_t n) { return (int64_t)(random_next() >> 33) % n; }
-static bool chance(int percent) { return random_below(100) < percent; }
+static int64_t random_below(int64_t n) {
+  return (int64_t)(random_next() >> 33) % n;
+}
+static bool chance(int percent) {
+  return random_below(100) < percent;
+}
 
 static int64_t fake_now(void *arg) {
   (void)arg;
@@ -63,8 +69,8 @@ static void check_result(const struct slot *slot) {
       int32_t wire = b * request->padded_seqlen + s;
       bool keep = request->dense || (kept < slot->seqlens[b] && slot->positions[at] == s);
       int64_t expected = keep ? 2 * slot->ids[wire] + 1000 * s : 0;
-      CHECK(slot->tokens[wire] == expected, "token %d is %lld, expected %lld", wire, (long long)slot->tokens[wire],
-            (long long)expected);
+      CHECK(slot->tokens[wire] == expected, "token %d is %lld, expected %lld", wire,
+            (long long)slot->tokens[wire], (long long)expected);
       if (keep && !request->dense) at++, kept++;
     }
   }
@@ -73,7 +79,8 @@ static void check_result(const struct slot *slot) {
 static void on_finish(void *arg, struct request *request) {
   (void)arg;
   struct slot *slot = (struct slot *)(void *)request;
-  CHECK(slot >= slots && slot < slots + N_REQUESTS && slot->live, "an answer for a request that is not waiting for one");
+  CHECK(slot >= slots && slot < slots + N_REQUESTS && slot->live,
+        "an answer for a request that is not waiting for one");
   slot->live = false;
   switch (request->status) {
   case STATUS_OK:
@@ -81,8 +88,10 @@ static void on_finish(void *arg, struct request *request) {
     // The flag is only set between steps; a batch formed since must not hold it.
     CHECK(request->t_ns[STAGE_BATCHED] < request->deadline_ns, "ran after its deadline");
     CHECK(slot->admitted_runs < 0 || fake_device.caps.async, "ran after it was cancelled");
-    CHECK(request->cost.batch_tokens <= request->model->batch.max_tokens, "%d tokens", request->cost.batch_tokens);
-    CHECK(request->cost.batch_requests <= request->model->batch.max_requests, "%d requests", request->cost.batch_requests);
+    CHECK(request->cost.batch_tokens <= request->model->batch.max_tokens, "%d tokens",
+          request->cost.batch_tokens);
+    CHECK(request->cost.batch_requests <= request->model->batch.max_requests, "%d requests",
+          request->cost.batch_requests);
     CHECK(request->cost.queue_ns >= 0, "queue time %lld", (long long)request->cost.queue_ns);
     check_result(slot);
     break;
@@ -113,12 +122,14 @@ static void request_make(struct slot *slot) {
   for (int32_t b = 0; b < request->n_seqs; b++)
     for (int32_t s = 0; s < request->padded_seqlen; s++) {
       slot->ids[b * request->padded_seqlen + s] = random_below(1000);
-      bool last_chance = b == request->n_seqs - 1 && s == request->padded_seqlen - 1 && request->n_tokens == 0;
+      bool last_chance =
+          b == request->n_seqs - 1 && s == request->padded_seqlen - 1 && request->n_tokens == 0;
       if (!request->dense && chance(40) && !last_chance) continue;
       slot->positions[request->n_tokens++] = s;
       slot->seqlens[b]++;
     }
-  for (int32_t b = 0; b < request->n_seqs; b++) request->sum_sq += (int64_t)slot->seqlens[b] * slot->seqlens[b];
+  for (int32_t b = 0; b < request->n_seqs; b++)
+    request->sum_sq += (int64_t)slot->seqlens[b] * slot->seqlens[b];
   if (!request->dense) request->seqlens = slot->seqlens, request->positions = slot->positions;
   size_t bytes = (size_t)(request->n_seqs * request->padded_seqlen) * 8;
   request->inputs[FAKE_IDS] = (struct slice){(uint8_t *)slot->ids, bytes};
@@ -128,7 +139,8 @@ static void request_make(struct slot *slot) {
   request->outputs_data[0] = (uint8_t *)slot->tokens;
   request->outputs_bytes[0] = bytes;
   request->t_ns[STAGE_ADMITTED] = fake_device.now_ns;
-  request->deadline_ns = chance(50) ? CLOCK_NEVER : fake_device.now_ns + 1 + random_below(20 * NS_PER_MS);
+  request->deadline_ns =
+      chance(50) ? CLOCK_NEVER : fake_device.now_ns + 1 + random_below(20 * NS_PER_MS);
 }
 
 static void submit_some(void) {
@@ -156,7 +168,8 @@ static void cancel_some(void) {
 
 static int64_t live_count(void) {
   int64_t n = 0;
-  for (int i = 0; i < N_REQUESTS; i++) n += slots[i].live;
+  for (int i = 0; i < N_REQUESTS; i++)
+    n += slots[i].live;
   return n;
 }
 
@@ -166,8 +179,10 @@ static void step_once(void) {
   int64_t until_ns = core_step(core, before_ns);
   bool progress = fake_device.n_runs > runs || ok + failed + cancelled + expired > answered;
   CHECK(until_ns > before_ns || progress, "asks to be called at once, but did nothing");
-  CHECK(accepted == ok + failed + cancelled + expired + live_count(), "accepted %lld", (long long)accepted);
-  CHECK(core_idle(core) == (live_count() == 0), "idle with %lld requests out", (long long)live_count());
+  CHECK(accepted == ok + failed + cancelled + expired + live_count(), "accepted %lld",
+        (long long)accepted);
+  CHECK(core_idle(core) == (live_count() == 0), "idle with %lld requests out",
+        (long long)live_count());
   // Time passes: to what the scheduler waits for, or a little, as an arrival would interrupt it.
   int64_t later_ns = fake_device.now_ns + random_below(2 * NS_PER_MS);
   if (until_ns != CLOCK_NEVER && until_ns > fake_device.now_ns && chance(50)) later_ns = until_ns;
@@ -184,10 +199,16 @@ static void run_seed(uint64_t number, int steps) {
   for (int i = 0; i < N_MODELS; i++) {
     char name[8];
     snprintf(name, sizeof name, "m%d", i);
-    models[i] = fake_model(name, 24 + (int32_t)random_below(100), 1 + (int32_t)random_below(12), random_below(3) * NS_PER_MS);
+    models[i] = fake_model(name, 24 + (int32_t)random_below(100), 1 + (int32_t)random_below(12),
+                           random_below(3) * NS_PER_MS);
   }
-  struct core_options options = {.backend = &fake_backend, .device = &fake_device, .lanes = 1 + (int)random_below(3),
-                                 .max_tokens = 124, .max_seqs = 124, .now = fake_now, .finish = on_finish};
+  struct core_options options = {.backend = &fake_backend,
+                                 .device = &fake_device,
+                                 .lanes = 1 + (int)random_below(3),
+                                 .max_tokens = 124,
+                                 .max_seqs = 124,
+                                 .now = fake_now,
+                                 .finish = on_finish};
   CHECK(core_open(&options, &core, NULL) == STATUS_OK, "open");
   bool may_lose = chance(20);
   for (step_number = 0; step_number < steps; step_number++) {
@@ -199,11 +220,14 @@ static void run_seed(uint64_t number, int steps) {
   }
   fake_device.run_status = STATUS_OK;
   core_hurry(core); // draining: nothing accepted is lost
-  for (int i = 0; i < 100000 && !core_idle(core); i++) step_once();
+  for (int i = 0; i < 100000 && !core_idle(core); i++)
+    step_once();
   CHECK(live_count() == 0, "%lld requests never answered", (long long)live_count());
-  CHECK(!fake_device.lost || core_lost(core) || fake_device.n_runs == 0, "a lost device went unnoticed");
+  CHECK(!fake_device.lost || core_lost(core) || fake_device.n_runs == 0,
+        "a lost device went unnoticed");
   core_close(core);
-  for (int i = 0; i < N_MODELS; i++) fake_model_free(models[i]);
+  for (int i = 0; i < N_MODELS; i++)
+    fake_model_free(models[i]);
 }
 
 int main(void) {
@@ -213,11 +237,14 @@ int main(void) {
   int64_t totals[5] = {0};
   for (int i = 0; i < rounds; i++) {
     run_seed(first + (uint64_t)i, 300);
-    totals[0] += accepted, totals[1] += ok, totals[2] += failed, totals[3] += cancelled, totals[4] += expired;
+    totals[0] += accepted, totals[1] += ok, totals[2] += failed, totals[3] += cancelled,
+        totals[4] += expired;
   }
-  printf("seeds %llu to %llu: %lld accepted = %lld ok + %lld failed + %lld cancelled + %lld expired\n",
-         (unsigned long long)first, (unsigned long long)(first + (uint64_t)rounds - 1), (long long)totals[0],
-         (long long)totals[1], (long long)totals[2], (long long)totals[3], (long long)totals[4]);
+  printf(
+      "seeds %llu to %llu: %lld accepted = %lld ok + %lld failed + %lld cancelled + %lld expired\n",
+      (unsigned long long)first, (unsigned long long)(first + (uint64_t)rounds - 1),
+      (long long)totals[0], (long long)totals[1], (long long)totals[2], (long long)totals[3],
+      (long long)totals[4]);
   // A storm in which one kind never happens tests nothing about it.
   for (int i = 0; i < 5; i++)
     if (!text && totals[i] == 0) return fprintf(stderr, "one kind of ending never happened\n"), 1;

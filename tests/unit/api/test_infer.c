@@ -1,31 +1,16 @@
-// ModelInfer from the bytes of a request to the bytes of its reply, over a fake call layer (this file defines rpc/call.h's
-// functions) and a fake device behind a real executor.
+// ModelInfer from the bytes of a request to the bytes of its reply, over a fake call layer (this
+// file defines rpc/call.h's functions) and a fake device behind a real executor.
 #include "sim/cmocka_all.h"
 
 #include "api/api.h"
 #include "api/handlers.h"
 #include "api/infer.h"
+#include "fake_call.h"
 #include "open_inference.pb-c.h"
 #include "sim/fake.h"
 
 #include <sched.h>
 
-// ---- the call layer -----------------------------------------------------------------------------------------------
-struct call {
-  struct slice message;
-  struct slab *slab;
-  struct slab_pool *pool;
-  int64_t deadline_ns;
-  void (*cancel)(void *arg);
-  void *cancel_arg;
-  int answers;
-  enum status status;
-  char text[ERROR_MESSAGE_BYTES];
-  bool gone;
-  size_t reply_bytes;
-  uint8_t reply[65536]; // last: not cleared between calls
-};
-static struct call call;
 static struct api api;
 static struct model *model;
 static struct slab_pool *pool;
@@ -33,59 +18,7 @@ static struct budget budget;
 static struct wake loop_wake;
 static struct registry *registry;
 
-struct call_ref call_ref_of(const struct call *c) {
-  (void)c;
-  return (struct call_ref){0, 1, 2};
-}
-struct call *call_find(struct rpc *rpc, struct call_ref ref) {
-  (void)rpc;
-  assert_true(ref.slot == 1 && ref.generation == 2);
-  return call.gone ? NULL : &call;
-}
-struct slice call_message(const struct call *c) { return c->message; }
-struct slab *call_take_message(struct call *c) {
-  struct slab *slab = c->slab;
-  c->slab = NULL;
-  return slab;
-}
-struct slab_pool *call_pool(struct call *c) { return c->pool; }
-int64_t call_deadline_ns(const struct call *c) { return c->deadline_ns; }
-int64_t call_headers_ns(const struct call *c) {
-  (void)c;
-  return clock_now_ns();
-}
-int64_t call_message_ns(const struct call *c) {
-  (void)c;
-  return clock_now_ns();
-}
-int call_loop(const struct call *c) {
-  (void)c;
-  return 0;
-}
-void call_on_cancel(struct call *c, void (*hook)(void *arg), void *arg) {
-  c->cancel = hook;
-  c->cancel_arg = arg;
-}
-void call_reply(struct call *c, const void *head, size_t head_bytes, const struct slice *payload, int n_payload,
-                void (*done)(void *arg), void *arg) {
-  c->answers++;
-  c->status = STATUS_OK;
-  memcpy(c->reply, head, head_bytes);
-  c->reply_bytes = head_bytes;
-  for (int i = 0; i < n_payload; i++) {
-    assert_true(c->reply_bytes + payload[i].bytes <= sizeof c->reply);
-    memcpy(c->reply + c->reply_bytes, payload[i].data, payload[i].bytes);
-    c->reply_bytes += payload[i].bytes;
-  }
-  if (done) done(arg);
-}
-void call_fail(struct call *c, enum status code, const char *message) {
-  c->answers++;
-  c->status = code;
-  snprintf(c->text, sizeof c->text, "%s", message);
-}
-
-// ---- requests -----------------------------------------------------------------------------------------------------
+// ---- requests ----
 struct tensor_spec {
   const char *name, *datatype;
   int rank;
@@ -104,9 +37,11 @@ struct spec {
   bool fusion_as_int, shared_memory;
 };
 
-static void put_input(struct wire_writer *writer, const struct tensor_spec *input, bool shared_memory) {
+static void put_input(struct wire_writer *writer, const struct tensor_spec *input,
+                      bool shared_memory) {
   uint8_t body[4096], inner[2048];
-  struct wire_writer tensor = {body, body + sizeof body, false}, contents = {inner, inner + sizeof inner, false};
+  struct wire_writer tensor = {body, body + sizeof body, false},
+                     contents = {inner, inner + sizeof inner, false};
   wire_put_bytes(&tensor, 1, input->name, strlen(input->name));
   wire_put_bytes(&tensor, 2, input->datatype, strlen(input->datatype));
   for (int i = 0; i < input->rank; i++) {
@@ -118,7 +53,8 @@ static void put_input(struct wire_writer *writer, const struct tensor_spec *inpu
     wire_put_varint(&contents, TYPED_INT64 << 3);
     wire_put_varint(&contents, (uint64_t)input->typed[i]);
   }
-  if (input->n_floats > 0) wire_put_bytes(&contents, TYPED_FP32, input->floats, (size_t)input->n_floats * 4);
+  if (input->n_floats > 0)
+    wire_put_bytes(&contents, TYPED_FP32, input->floats, (size_t)input->n_floats * 4);
   if (contents.at > inner) wire_put_bytes(&tensor, 5, inner, (size_t)(contents.at - inner));
   assert_false(tensor.over || contents.over);
   wire_put_bytes(writer, 5, body, (size_t)(tensor.at - body));
@@ -133,7 +69,8 @@ static size_t pack(const struct spec *spec, uint8_t *out, size_t out_bytes) {
     wire_put_parameter_text(&writer, 4, "fusion", 6, spec->fusion, strlen(spec->fusion));
   if (spec->fusion_as_int) wire_put_parameter_int(&writer, 4, "fusion", 6, 1);
   wire_put_parameter_int(&writer, 4, "priority", 8, 3); // not ours: ignored
-  for (int i = 0; i < 4 && spec->inputs[i].name; i++) put_input(&writer, &spec->inputs[i], spec->shared_memory);
+  for (int i = 0; i < 4 && spec->inputs[i].name; i++)
+    put_input(&writer, &spec->inputs[i], spec->shared_memory);
   for (int i = 0; i < 4 && spec->outputs[i]; i++) {
     uint8_t body[512];
     struct wire_writer output = {body, body + sizeof body, false};
@@ -141,7 +78,8 @@ static size_t pack(const struct spec *spec, uint8_t *out, size_t out_bytes) {
     wire_put_bytes(&writer, 6, body, (size_t)(output.at - body));
   }
   for (int i = 0; i < 4 && spec->inputs[i].name; i++)
-    if (spec->inputs[i].raw) wire_put_bytes(&writer, 7, spec->inputs[i].raw, spec->inputs[i].raw_bytes);
+    if (spec->inputs[i].raw)
+      wire_put_bytes(&writer, 7, spec->inputs[i].raw, spec->inputs[i].raw_bytes);
   assert_false(writer.over);
   return (size_t)(writer.at - out);
 }
@@ -182,7 +120,8 @@ static enum status infer(const struct spec *spec) {
 }
 
 static Inference__ModelInferResponse *reply(void) {
-  Inference__ModelInferResponse *response = inference__model_infer_response__unpack(NULL, call.reply_bytes, call.reply);
+  Inference__ModelInferResponse *response =
+      inference__model_infer_response__unpack(NULL, call.reply_bytes, call.reply);
   assert_non_null(response);
   return response;
 }
@@ -192,9 +131,11 @@ static int set_up(void **state) {
   fake_device_reset(false);
   fake_device.run_ns = 1000;
   model = fake_model("m", 64, 8, 0);
-  for (int mode = 0; mode < FUSION_MODES; mode++) model->metrics[mode] = calloc(1, sizeof *model->metrics[mode]);
+  for (int mode = 0; mode < FUSION_MODES; mode++)
+    model->metrics[mode] = calloc(1, sizeof *model->metrics[mode]);
   budget = (struct budget){.limit_bytes = 1 << 20};
-  struct slab_pool_options slabs = {.max_slab_bytes = 1 << 18, .keep_bytes = 1 << 16, .budget = &budget};
+  struct slab_pool_options slabs = {
+      .max_slab_bytes = 1 << 18, .keep_bytes = 1 << 16, .budget = &budget};
   assert_int_equal(slab_pool_open(&slabs, &pool), STATUS_OK);
   assert_int_equal(registry_open(&registry), STATUS_OK);
   model_get(model); // so that the registry's end does not free it
@@ -203,8 +144,14 @@ static int set_up(void **state) {
   assert_int_equal(api_open(&api, &options, NULL), STATUS_OK);
   wake_init(&loop_wake, NULL, NULL);
   struct executor *executor;
-  struct executor_options executor_options = {.backend = &fake_backend, .device = &fake_device, .n_loops = 1, .lanes = 1,
-                                              .loop_wakes = {&loop_wake}, .queue_requests = 4, .max_tokens = 64, .max_seqs = 64};
+  struct executor_options executor_options = {.backend = &fake_backend,
+                                              .device = &fake_device,
+                                              .n_loops = 1,
+                                              .lanes = 1,
+                                              .loop_wakes = {&loop_wake},
+                                              .queue_requests = 4,
+                                              .max_tokens = 64,
+                                              .max_seqs = 64};
   assert_int_equal(executor_open(&executor_options, &executor, NULL), STATUS_OK);
   api_serve(&api, &executor, 1, "fake");
   return 0;
@@ -215,7 +162,8 @@ static int tear_down(void **state) {
   const struct model_metrics *metrics[] = {model->metrics[0], model->metrics[1]};
   for (int m = 0; m < 2; m++) {
     uint64_t finished = 0;
-    for (int code = 0; code < STATUS_COUNT; code++) finished += metrics[m]->finished[code];
+    for (int code = 0; code < STATUS_COUNT; code++)
+      finished += metrics[m]->finished[code];
     assert_int_equal(metrics[m]->accepted, finished);
     assert_int_equal(metrics[m]->in_flight, 0);
   }
@@ -229,13 +177,15 @@ static int tear_down(void **state) {
 
 static const int64_t ids6[] = {1, 2, 3, 4, 5, 6};
 static const int64_t mask6[] = {1, 1, 0, 1, 0, 0};
-#define IDS {"ids", "INT64", 2, {2, 3}, ids6, sizeof ids6, NULL, 0, NULL, 0}
-#define MASK {"mask", "INT64", 2, {2, 3}, mask6, sizeof mask6, NULL, 0, NULL, 0}
+#define IDS                                                                                        \
+  { "ids", "INT64", 2, {2, 3}, ids6, sizeof ids6, NULL, 0, NULL, 0 }
+#define MASK                                                                                       \
+  { "mask", "INT64", 2, {2, 3}, mask6, sizeof mask6, NULL, 0, NULL, 0 }
 static const struct spec good = {.model = "m", .inputs = {IDS}};
 
-// ---- answers ------------------------------------------------------------------------------------------------------
-static void assert_output(const Inference__ModelInferResponse *response, size_t k, const char *name, const int64_t *expected,
-                          size_t n) {
+// ---- answers ----
+static void assert_output(const Inference__ModelInferResponse *response, size_t k, const char *name,
+                          const int64_t *expected, size_t n) {
   assert_string_equal(response->outputs[k]->name, name);
   assert_string_equal(response->outputs[k]->datatype, "INT64");
   assert_int_equal(response->raw_output_contents[k].len, n * 8);
@@ -293,8 +243,9 @@ static void masked_positions_are_zeros(void **state) {
 
 static void typed_contents_are_as_good_as_raw(void **state) {
   (void)state;
-  struct spec spec = {.model = "m", .inputs = {{"ids", "INT64", 2, {2, 3}, NULL, 0, ids6, 6, NULL, 0},
-                                               {"mask", "INT64", 2, {2, 3}, NULL, 0, mask6, 6, NULL, 0}}};
+  struct spec spec = {.model = "m",
+                      .inputs = {{"ids", "INT64", 2, {2, 3}, NULL, 0, ids6, 6, NULL, 0},
+                                 {"mask", "INT64", 2, {2, 3}, NULL, 0, mask6, 6, NULL, 0}}};
   assert_int_equal(infer(&spec), STATUS_OK);
   Inference__ModelInferResponse *response = reply();
   const int64_t tokens[] = {2, 1004, 0, 8, 0, 0}, same[] = {1, 2, 0, 4, 0, 0};
@@ -305,17 +256,20 @@ static void typed_contents_are_as_good_as_raw(void **state) {
 
 static const char *text_parameter(const Inference__ModelInferResponse *response, const char *key) {
   for (size_t i = 0; i < response->n_parameters; i++)
-    if (strcmp(response->parameters[i]->key, key) == 0) return response->parameters[i]->value->string_param;
+    if (strcmp(response->parameters[i]->key, key) == 0)
+      return response->parameters[i]->value->string_param;
   return "missing";
 }
 static int64_t int_parameter(const Inference__ModelInferResponse *response, const char *key) {
   for (size_t i = 0; i < response->n_parameters; i++)
-    if (strcmp(response->parameters[i]->key, key) == 0) return response->parameters[i]->value->int64_param;
+    if (strcmp(response->parameters[i]->key, key) == 0)
+      return response->parameters[i]->value->int64_param;
   return -1;
 }
 static double real_parameter(const Inference__ModelInferResponse *response, const char *key) {
   for (size_t i = 0; i < response->n_parameters; i++)
-    if (strcmp(response->parameters[i]->key, key) == 0) return response->parameters[i]->value->double_param;
+    if (strcmp(response->parameters[i]->key, key) == 0)
+      return response->parameters[i]->value->double_param;
   return -1;
 }
 
@@ -338,9 +292,12 @@ static void the_reply_says_what_it_cost(void **state) {
     assert_int_equal(int_parameter(response, "hbm_read_bytes"), read << off);
     assert_int_equal(int_parameter(response, "hbm_write_bytes"), write << off);
     assert_int_equal(int_parameter(response, "hbm_unfused_bytes"), (read + write) * 2);
-    assert_true(real_parameter(response, "copy_in_us") == 0.1 && real_parameter(response, "compute_us") == 1.0);
-    assert_true(real_parameter(response, "copy_out_us") == 0.2 && real_parameter(response, "queue_us") >= 0);
-    assert_true(real_parameter(response, "total_us") > 0 && real_parameter(response, "achieved_gbps") > 0);
+    assert_true(real_parameter(response, "copy_in_us") == 0.1 &&
+                real_parameter(response, "compute_us") == 1.0);
+    assert_true(real_parameter(response, "copy_out_us") == 0.2 &&
+                real_parameter(response, "queue_us") >= 0);
+    assert_true(real_parameter(response, "total_us") > 0 &&
+                real_parameter(response, "achieved_gbps") > 0);
     inference__model_infer_response__free_unpacked(response, NULL);
   }
 }
@@ -361,15 +318,18 @@ static void an_output_without_steps_needs_no_device(void **state) {
 static void ids_behind_the_mask_are_not_looked_at(void **state) {
   (void)state;
   const int64_t ids[] = {1, 2, -100, 4, INT64_MAX, INT64_MIN};
-  struct spec spec = {.model = "m", .inputs = {{"ids", "INT64", 2, {2, 3}, ids, sizeof ids, NULL, 0, NULL, 0}, MASK}};
+  struct spec spec = {
+      .model = "m",
+      .inputs = {{"ids", "INT64", 2, {2, 3}, ids, sizeof ids, NULL, 0, NULL, 0}, MASK}};
   assert_int_equal(infer(&spec), STATUS_OK);
 }
 
-// ---- refusals -----------------------------------------------------------------------------------------------------
+// ---- refusals ----
 static void refused(const struct spec *spec, enum status status, const char *word) {
   enum status found = infer(spec);
   if (found != status || !strstr(call.text, word))
-    fail_msg("found %s \"%s\", expected %s with \"%s\"", status_name(found), call.text, status_name(status), word);
+    fail_msg("found %s \"%s\", expected %s with \"%s\"", status_name(found), call.text,
+             status_name(status), word);
   assert_int_equal(infer(&good), STATUS_OK); // and the next one is served
 }
 
@@ -430,14 +390,16 @@ static void bad_shapes_and_types_are_refused(void **state) {
   spec.inputs[1].shape[0] = 3;
   refused(&spec, STATUS_INVALID_ARGUMENT, "batch is 3, but another input has 2");
   spec = good;
-  spec.inputs[1] = (struct tensor_spec){"bias", "INT64", 2, {2, 3}, ids6, sizeof ids6, NULL, 0, NULL, 0};
+  spec.inputs[1] =
+      (struct tensor_spec){"bias", "INT64", 2, {2, 3}, ids6, sizeof ids6, NULL, 0, NULL, 0};
   refused(&spec, STATUS_INVALID_ARGUMENT, "shape is [2, 3], expected [batch, 2]");
 }
 
 static void overflowing_dimensions_are_refused(void **state) {
   (void)state;
-  static const int64_t shapes[][2] = {{INT64_MAX, INT64_MAX}, {INT64_C(1) << 62, 4},       {INT64_C(1) << 61, 1},
-                                      {INT64_C(1) << 32, INT64_C(1) << 29}, {3, INT64_MAX}, {INT64_MAX / 3 + 1, 3}};
+  static const int64_t shapes[][2] = {{INT64_MAX, INT64_MAX}, {INT64_C(1) << 62, 4},
+                                      {INT64_C(1) << 61, 1},  {INT64_C(1) << 32, INT64_C(1) << 29},
+                                      {3, INT64_MAX},         {INT64_MAX / 3 + 1, 3}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     struct spec spec = good;
     memcpy(spec.inputs[0].shape, shapes[i], sizeof shapes[i]);
@@ -493,7 +455,8 @@ static void half_types_are_raw_only(void **state) {
   (void)state;
   model->inputs[FAKE_IDS].dtype = DTYPE_BF16;
   struct spec spec = good;
-  spec.inputs[0] = (struct tensor_spec){"ids", "BF16", 2, {2, 3}, NULL, 0, NULL, 0, (const float[6]){0}, 6};
+  spec.inputs[0] =
+      (struct tensor_spec){"ids", "BF16", 2, {2, 3}, NULL, 0, NULL, 0, (const float[6]){0}, 6};
   assert_int_equal(infer(&spec), STATUS_INVALID_ARGUMENT);
   assert_non_null(strstr(call.text, "BF16 has no typed contents"));
   model->inputs[FAKE_IDS].dtype = DTYPE_I64;
@@ -501,7 +464,8 @@ static void half_types_are_raw_only(void **state) {
 
 static void bad_values_are_refused(void **state) {
   (void)state;
-  const int64_t big[] = {1, 2, 1000000, 4, 5, 6}, negative[] = {1, 2, 3, 4, 5, -1}, two[] = {1, 1, 2, 1, 1, 1}, none[6] = {0};
+  const int64_t big[] = {1, 2, 1000000, 4, 5, 6}, negative[] = {1, 2, 3, 4, 5, -1},
+                two[] = {1, 1, 2, 1, 1, 1}, none[6] = {0};
   struct spec spec = good;
   spec.inputs[0].raw = big;
   refused(&spec, STATUS_INVALID_ARGUMENT, "element 2 is 1000000, expected 0 to 999999");
@@ -522,7 +486,8 @@ static void lengths_bound_their_sequences(void **state) {
   model->inputs[FAKE_MASK].per_token = false;
   const int64_t lengths[] = {2, 3};
   struct spec spec = good;
-  spec.inputs[1] = (struct tensor_spec){"mask", "INT64", 1, {2}, lengths, sizeof lengths, NULL, 0, NULL, 0};
+  spec.inputs[1] =
+      (struct tensor_spec){"mask", "INT64", 1, {2}, lengths, sizeof lengths, NULL, 0, NULL, 0};
   assert_int_equal(infer(&spec), STATUS_OK);
   Inference__ModelInferResponse *response = reply();
   const int64_t tokens[] = {2, 1004, 0, 8, 1010, 2012};
@@ -554,7 +519,8 @@ static void fusion_must_be_one_of_ours(void **state) {
 static void sizes_over_the_limits_are_refused(void **state) {
   (void)state;
   static int64_t ids[65 * 65];
-  struct spec spec = {.model = "m", .inputs = {{"ids", "INT64", 2, {1, 65}, ids, 65 * 8, NULL, 0, NULL, 0}}};
+  struct spec spec = {.model = "m",
+                      .inputs = {{"ids", "INT64", 2, {1, 65}, ids, 65 * 8, NULL, 0, NULL, 0}}};
   refused(&spec, STATUS_INVALID_ARGUMENT, "seq is 65, expected at most 64");
   spec.inputs[0].shape[0] = 65;
   spec.inputs[0].shape[1] = 1;
@@ -562,7 +528,8 @@ static void sizes_over_the_limits_are_refused(void **state) {
   spec.inputs[0].shape[0] = 5;
   spec.inputs[0].shape[1] = 13;
   refused(&spec, STATUS_RESOURCE_EXHAUSTED, "65 tokens, expected at most 64 (batch.max_tokens)");
-  budget.limit_bytes = (int64_t)slab_pool_used_bytes(pool) + 4096; // room for the message, none for the reply
+  budget.limit_bytes =
+      (int64_t)slab_pool_used_bytes(pool) + 4096; // room for the message, none for the reply
   spec = good;
   assert_int_equal(infer(&spec), STATUS_RESOURCE_EXHAUSTED);
   assert_non_null(strstr(call.text, "no memory for a reply"));
@@ -575,9 +542,11 @@ static void malformed_bytes_are_internal(void **state) {
   assert_int_equal(infer_bytes("", 0), STATUS_NOT_FOUND); // no model has no name
   static uint8_t bytes[4096];
   size_t n = pack(&good, bytes, sizeof bytes);
-  for (size_t cut = 0; cut < n; cut++) { // every cut: an error, never a crash or a reply of other data
+  for (size_t cut = 0; cut < n;
+       cut++) { // every cut: an error, never a crash or a reply of other data
     enum status status = infer_bytes(bytes, cut);
-    assert_true(status == STATUS_INTERNAL || status == STATUS_NOT_FOUND || status == STATUS_INVALID_ARGUMENT);
+    assert_true(status == STATUS_INTERNAL || status == STATUS_NOT_FOUND ||
+                status == STATUS_INVALID_ARGUMENT);
   }
   assert_int_equal(infer(&good), STATUS_OK);
 }
@@ -592,7 +561,7 @@ static void an_id_longer_than_we_keep_is_refused(void **state) {
   refused(&spec, STATUS_INVALID_ARGUMENT, "id: found 299 bytes, expected at most 256");
 }
 
-// ---- life ---------------------------------------------------------------------------------------------------------
+// ---- life ----
 static void a_client_that_vanishes_leaves_nothing_behind(void **state) {
   (void)state;
   static uint8_t bytes[4096];
@@ -618,7 +587,8 @@ static void an_expired_request_is_answered_without_running(void **state) {
   send_bytes(bytes, pack(&good, bytes, sizeof bytes));
   call.deadline_ns = clock_now_ns() - 1;
   model_infer(&call, &api);
-  while (call.answers == 0) api_reap(NULL, 0, &api);
+  while (call.answers == 0)
+    api_reap(NULL, 0, &api);
   finish_call();
   assert_int_equal(call.status, STATUS_DEADLINE_EXCEEDED);
   assert_int_equal(fake_device.n_runs, 0);
@@ -654,14 +624,29 @@ static void a_lost_device_is_unavailable_and_not_ready(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(all_outputs_come_in_signature_order), TEST(asked_outputs_come_in_the_order_asked), TEST(masked_positions_are_zeros),
-      TEST(typed_contents_are_as_good_as_raw), TEST(the_reply_says_what_it_cost), TEST(an_output_without_steps_needs_no_device),
-      TEST(ids_behind_the_mask_are_not_looked_at), TEST(bad_names_are_refused), TEST(bad_shapes_and_types_are_refused),
-      TEST(overflowing_dimensions_are_refused), TEST(byte_counts_must_be_exact), TEST(content_forms_exclude_each_other),
-      TEST(half_types_are_raw_only), TEST(bad_values_are_refused), TEST(lengths_bound_their_sequences),
-      TEST(fusion_must_be_one_of_ours), TEST(sizes_over_the_limits_are_refused), TEST(malformed_bytes_are_internal),
-      TEST(an_id_longer_than_we_keep_is_refused), TEST(a_client_that_vanishes_leaves_nothing_behind),
-      TEST(an_expired_request_is_answered_without_running), TEST(loading_is_unavailable), TEST(draining_is_not_ready_but_serves),
+      TEST(all_outputs_come_in_signature_order),
+      TEST(asked_outputs_come_in_the_order_asked),
+      TEST(masked_positions_are_zeros),
+      TEST(typed_contents_are_as_good_as_raw),
+      TEST(the_reply_says_what_it_cost),
+      TEST(an_output_without_steps_needs_no_device),
+      TEST(ids_behind_the_mask_are_not_looked_at),
+      TEST(bad_names_are_refused),
+      TEST(bad_shapes_and_types_are_refused),
+      TEST(overflowing_dimensions_are_refused),
+      TEST(byte_counts_must_be_exact),
+      TEST(content_forms_exclude_each_other),
+      TEST(half_types_are_raw_only),
+      TEST(bad_values_are_refused),
+      TEST(lengths_bound_their_sequences),
+      TEST(fusion_must_be_one_of_ours),
+      TEST(sizes_over_the_limits_are_refused),
+      TEST(malformed_bytes_are_internal),
+      TEST(an_id_longer_than_we_keep_is_refused),
+      TEST(a_client_that_vanishes_leaves_nothing_behind),
+      TEST(an_expired_request_is_answered_without_running),
+      TEST(loading_is_unavailable),
+      TEST(draining_is_not_ready_but_serves),
       TEST(a_lost_device_is_unavailable_and_not_ready),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

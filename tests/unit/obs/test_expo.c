@@ -62,14 +62,17 @@ static void triton_names_come_only_when_asked_for(void **state) {
   atomic_store(&on->queue_ns.sum, 5000);
   expose(true);
   assert_true(value_of("nv_inference_request_success{model=\"m\\\"1\",version=\"1\"}") == 7);
-  assert_true(value_of("nv_inference_request_failure{model=\"m\\\"1\",version=\"1\",reason=\"CANCELED\"}") == 2);
+  assert_true(
+      value_of(
+          "nv_inference_request_failure{model=\"m\\\"1\",version=\"1\",reason=\"CANCELED\"}") == 2);
   assert_true(value_of("nv_inference_queue_duration_us{model=\"m\\\"1\",version=\"1\"}") == 5);
 }
 
 static void histograms_are_cumulative_and_end_at_their_count(void **state) {
   (void)state;
   const uint64_t values[] = {1, 20000, 20000, 1000000, 70000000, 60ull * 1000 * 1000 * 1000};
-  for (size_t i = 0; i < sizeof values / sizeof *values; i++) hist_record(&on->compute_ns, values[i]);
+  for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+    hist_record(&on->compute_ns, values[i]);
   expose(false);
   double last = 0;
   int buckets = 0;
@@ -101,7 +104,8 @@ static void sizes_count_their_edge(void **state) {
   assert_true(value_of("fusewire_batch_size_tokens_bucket" ON ",le=\"4\"}") == 3);
 }
 
-// HELP and TYPE once, before the family's series; series of a family together; names and values well formed.
+// HELP and TYPE once, before the family's series; series of a family together; names and values
+// well formed.
 static void the_text_is_well_formed(void **state) {
   (void)state;
   size_t n = expose(true);
@@ -112,7 +116,8 @@ static void the_text_is_well_formed(void **state) {
   while ((line = strsep(&rest, "\n")) && *line) {
     char name[128], type[16];
     if (sscanf(line, "# HELP %127s", name) == 1) {
-      for (int i = 0; i < n_seen; i++) assert_string_not_equal(seen[i], name);
+      for (int i = 0; i < n_seen; i++)
+        assert_string_not_equal(seen[i], name);
       strcpy(seen[n_seen++], name);
       strcpy(family, name);
     } else if (sscanf(line, "# TYPE %127s %15s", name, type) == 2) {

@@ -5,8 +5,10 @@
 
 #define MS NS_PER_MS
 
-static const struct batch_rule rule = {.max_tokens = 100, .max_requests = 4, .max_seqs = 10, .max_delay_ns = 5 * MS};
-static const struct batch_rule eager = {.max_tokens = 100, .max_requests = 4, .max_seqs = 10, .max_delay_ns = 0};
+static const struct batch_rule rule = {
+    .max_tokens = 100, .max_requests = 4, .max_seqs = 10, .max_delay_ns = 5 * MS};
+static const struct batch_rule eager = {
+    .max_tokens = 100, .max_requests = 4, .max_seqs = 10, .max_delay_ns = 0};
 
 static struct batch_item item(int32_t tokens, int64_t admitted_ns, int64_t deadline_ns) {
   return (struct batch_item){tokens, 1, admitted_ns, deadline_ns};
@@ -14,7 +16,8 @@ static struct batch_item item(int32_t tokens, int64_t admitted_ns, int64_t deadl
 
 static void an_eager_batch_takes_all_that_wait(void **state) {
   (void)state;
-  struct batch_item items[] = {item(7, 0, CLOCK_NEVER), item(90, 0, CLOCK_NEVER), item(1, 0, CLOCK_NEVER)};
+  struct batch_item items[] = {item(7, 0, CLOCK_NEVER), item(90, 0, CLOCK_NEVER),
+                               item(1, 0, CLOCK_NEVER)};
   struct batch_choice choice = batch_choose(items, 3, &eager, 0, false, 0);
   assert_int_equal(choice.n, 3);
   assert_int_equal(choice.close, CLOSE_IDLE);
@@ -22,7 +25,8 @@ static void an_eager_batch_takes_all_that_wait(void **state) {
 
 static void tokens_fill_a_batch(void **state) {
   (void)state;
-  struct batch_item items[] = {item(60, 0, CLOCK_NEVER), item(41, 0, CLOCK_NEVER), item(1, 0, CLOCK_NEVER)};
+  struct batch_item items[] = {item(60, 0, CLOCK_NEVER), item(41, 0, CLOCK_NEVER),
+                               item(1, 0, CLOCK_NEVER)};
   struct batch_choice choice = batch_choose(items, 3, &rule, 0, false, 0);
   assert_int_equal(choice.n, 1); // the third would fit, but nothing overtakes
   assert_int_equal(choice.close, CLOSE_FULL);
@@ -35,7 +39,8 @@ static void tokens_fill_a_batch(void **state) {
 static void requests_fill_a_batch(void **state) {
   (void)state;
   struct batch_item items[6];
-  for (int i = 0; i < 6; i++) items[i] = item(1, 0, CLOCK_NEVER);
+  for (int i = 0; i < 6; i++)
+    items[i] = item(1, 0, CLOCK_NEVER);
   assert_int_equal(batch_choose(items, 6, &rule, 0, false, 0).n, 4);
   assert_int_equal(batch_choose(items, 6, &rule, 0, false, 0).close, CLOSE_FULL);
   assert_int_equal(batch_choose(items, 4, &rule, 0, false, 0).close, CLOSE_FULL);
@@ -105,19 +110,23 @@ static void any_choice_keeps_the_rule(void **state) {
     int32_t n = 1 + (int32_t)(test_random() % 8);
     int64_t now_ns = (int64_t)(test_random() % 100) * MS;
     for (int32_t i = 0; i < n; i++) {
-      items[i] = item(1 + (int32_t)(test_random() % 60), now_ns - (int64_t)(test_random() % 10) * MS,
-                      test_random() % 2 ? CLOCK_NEVER : now_ns + 1 + (int64_t)(test_random() % 20) * MS);
+      items[i] =
+          item(1 + (int32_t)(test_random() % 60), now_ns - (int64_t)(test_random() % 10) * MS,
+               test_random() % 2 ? CLOCK_NEVER : now_ns + 1 + (int64_t)(test_random() % 20) * MS);
       items[i].n_seqs = 1 + (int32_t)(test_random() % 5);
     }
-    struct batch_choice choice = batch_choose(items, n, &rule, (double)(test_random() % MS), false, now_ns);
+    struct batch_choice choice =
+        batch_choose(items, n, &rule, (double)(test_random() % MS), false, now_ns);
     assert_in_range(choice.n, 0, n);
     if (choice.n == 0) {
       assert_true(choice.wait_until_ns > now_ns); // a wait that is over would spin
       continue;
     }
     int32_t tokens = 0, seqs = 0;
-    for (int32_t i = 0; i < choice.n; i++) tokens += items[i].n_tokens, seqs += items[i].n_seqs;
-    assert_true(choice.n <= rule.max_requests && tokens <= rule.max_tokens && seqs <= rule.max_seqs);
+    for (int32_t i = 0; i < choice.n; i++)
+      tokens += items[i].n_tokens, seqs += items[i].n_seqs;
+    assert_true(choice.n <= rule.max_requests && tokens <= rule.max_tokens &&
+                seqs <= rule.max_seqs);
   }
 }
 

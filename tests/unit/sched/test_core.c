@@ -1,4 +1,5 @@
-// sched/core on a clock of its own: what a request gets back, and that it never runs when it should not.
+// sched/core on a clock of its own: what a request gets back, and that it never runs when it should
+// not.
 #include "sim/cmocka_all.h"
 
 #include "sched/core.h"
@@ -27,8 +28,13 @@ static void on_finish(void *arg, struct request *request) {
 static void open_core(bool async, int32_t max_requests, int64_t delay_ns) {
   fake_device_reset(async);
   model = fake_model("m", 64, max_requests, delay_ns);
-  struct core_options options = {.backend = &fake_backend, .device = &fake_device, .lanes = 2, .max_tokens = 64,
-                                 .max_seqs = 64, .now = fake_now, .finish = on_finish};
+  struct core_options options = {.backend = &fake_backend,
+                                 .device = &fake_device,
+                                 .lanes = 2,
+                                 .max_tokens = 64,
+                                 .max_seqs = 64,
+                                 .now = fake_now,
+                                 .finish = on_finish};
   assert_int_equal(core_open(&options, &core, NULL), STATUS_OK);
   memset(requests, 0, sizeof requests);
   memset(finished, 0, sizeof finished);
@@ -62,8 +68,12 @@ static struct request *add_fusion(int i, int64_t deadline_ns, enum fusion_mode f
   return request;
 }
 
-static struct request *add(int i, int64_t deadline_ns) { return add_fusion(i, deadline_ns, FUSION_ON); }
-static int64_t step(void) { return core_step(core, fake_device.now_ns); }
+static struct request *add(int i, int64_t deadline_ns) {
+  return add_fusion(i, deadline_ns, FUSION_ON);
+}
+static int64_t step(void) {
+  return core_step(core, fake_device.now_ns);
+}
 
 static void a_batch_costs_what_it_costs(void **state) {
   (void)state;
@@ -83,7 +93,8 @@ static void a_batch_costs_what_it_costs(void **state) {
   assert_int_equal(cost->batch_tokens, 8);
   assert_int_equal(cost->close, CLOSE_IDLE);
   assert_int_equal(cost->kernels, 1); // the step of `sums` was not asked for
-  // Own rows, and half of the fixed 1000 bytes: 500 + 4 * 8 + 16 read, 4 * 8 written; unfused twice that.
+  // Own rows, and half of the fixed 1000 bytes: 500 + 4 * 8 + 16 read, 4 * 8 written; unfused twice
+  // that.
   assert_true(cost->read_bytes == 548 && cost->write_bytes == 32 && cost->unfused_bytes == 1160);
   assert_true(cost->batch_read_bytes == 1000 + 64 + 32 && cost->batch_write_bytes == 64);
 }
@@ -119,7 +130,8 @@ static void expired_and_cancelled_work_never_runs(void **state) {
 static void a_cancelled_request_does_not_fill_a_batch(void **state) {
   (void)state;
   open_core(false, 2, 0);
-  for (int i = 0; i < 3; i++) add(i, CLOCK_NEVER);
+  for (int i = 0; i < 3; i++)
+    add(i, CLOCK_NEVER);
   atomic_store(&requests[0].cancelled, true);
   step();
   assert_int_equal(requests[0].status, STATUS_CANCELLED);
@@ -130,7 +142,8 @@ static void a_cancelled_request_does_not_fill_a_batch(void **state) {
 static void sweeping_finds_the_dead_among_the_waiting(void **state) {
   (void)state;
   open_core(false, 8, NS_PER_S);
-  for (int i = 0; i < 3; i++) add(i, CLOCK_NEVER);
+  for (int i = 0; i < 3; i++)
+    add(i, CLOCK_NEVER);
   assert_true(step() > fake_device.now_ns);
   atomic_store(&requests[1].cancelled, true);
   core_sweep(core, fake_device.now_ns);
@@ -148,7 +161,8 @@ static void nearer_deadlines_run_first(void **state) {
   add(0, CLOCK_NEVER);
   add(1, fake_device.now_ns + 50 * NS_PER_MS);
   add(2, fake_device.now_ns + 20 * NS_PER_MS);
-  while (!core_idle(core)) step();
+  while (!core_idle(core))
+    step();
   const int expected[] = {2, 1, 0};
   assert_memory_equal(order, expected, sizeof expected);
 }
@@ -159,11 +173,13 @@ static void fusion_modes_do_not_share_a_batch(void **state) {
   add(0, CLOCK_NEVER);
   add_fusion(1, CLOCK_NEVER, FUSION_ON);
   add_fusion(2, CLOCK_NEVER, FUSION_OFF);
-  while (!core_idle(core)) step();
+  while (!core_idle(core))
+    step();
   assert_int_equal(fake_device.n_runs, 2);
   assert_int_equal(requests[0].cost.batch_requests, 2);
   assert_int_equal(requests[2].cost.batch_requests, 1);
-  assert_true(requests[2].cost.unfused_bytes == requests[2].cost.read_bytes + requests[2].cost.write_bytes);
+  assert_true(requests[2].cost.unfused_bytes ==
+              requests[2].cost.read_bytes + requests[2].cost.write_bytes);
 }
 
 static void a_failed_run_fails_its_batch_only(void **state) {
@@ -198,7 +214,8 @@ static void a_lost_device_fails_all_unavailable(void **state) {
 static void an_asynchronous_device_has_two_batches_in_flight(void **state) {
   (void)state;
   open_core(true, 1, 0);
-  for (int i = 0; i < 3; i++) add(i, CLOCK_NEVER);
+  for (int i = 0; i < 3; i++)
+    add(i, CLOCK_NEVER);
   step();
   step();
   step();
@@ -225,6 +242,19 @@ static void hurry_ends_waiting(void **state) {
   assert_int_equal(finished[0], 1);
 }
 
+static void warming_runs_every_output_once(void **state) {
+  (void)state;
+  open_core(false, 8, 0);
+  assert_int_equal(core_warm(core, model, FUSION_OFF, NULL), STATUS_OK);
+  assert_int_equal(fake_device.n_runs, 1);
+  assert_int_equal(fake_device.n_copies_in, 2); // ids and bias; a mask is not copied
+  assert_int_equal(n_order, 0);
+  fake_device.run_status = STATUS_INTERNAL;
+  struct error err;
+  assert_int_equal(core_warm(core, model, FUSION_ON, &err), STATUS_INTERNAL);
+  assert_non_null(strstr(err.message, "\"m\""));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(a_batch_costs_what_it_costs, close_core),
@@ -238,6 +268,7 @@ int main(void) {
       cmocka_unit_test_teardown(a_lost_device_fails_all_unavailable, close_core),
       cmocka_unit_test_teardown(an_asynchronous_device_has_two_batches_in_flight, close_core),
       cmocka_unit_test_teardown(hurry_ends_waiting, close_core),
+      cmocka_unit_test_teardown(warming_runs_every_output_once, close_core),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
