@@ -56,11 +56,14 @@ static int bind_one(const struct addrinfo *info) {
 }
 
 static int bound_port(int fd) {
-  struct sockaddr_storage bound = {0};
+  union {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+  } bound = {.v6 = {0}};
   socklen_t bytes = sizeof bound;
-  if (getsockname(fd, (struct sockaddr *)&bound, &bytes) != 0) return -1;
-  if (bound.ss_family == AF_INET6) return ntohs(((struct sockaddr_in6 *)&bound)->sin6_port);
-  return ntohs(((struct sockaddr_in *)&bound)->sin_port);
+  if (getsockname(fd, &bound.any, &bytes) != 0) return -1;
+  return ntohs(bound.any.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
 }
 
 enum status address_listen(const char *address, int *fd, int *port, struct error *err) {

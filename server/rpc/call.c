@@ -68,6 +68,7 @@ static void answer_release(struct out_ref *ref) {
   struct h2 *h2 = answer->h2;
   h2->room.held_bytes -= answer->counted_bytes;
   h2->busy_bytes -= answer->counted_bytes;
+  h2->n_answers--;
   if (answer->done) answer->done(answer->arg);
   mem_give(h2->rpc->mem, answer);
 }
@@ -96,6 +97,7 @@ static struct answer *answer_make(struct call *call, const void *head, size_t he
   answer->counted_bytes = (int64_t)message_bytes;
   h2->room.held_bytes += answer->counted_bytes;
   h2->busy_bytes += answer->counted_bytes;
+  if (h2->n_answers++ == 0) h2->sent_ns = h2->now_ns;
   return answer;
 }
 

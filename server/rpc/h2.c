@@ -9,6 +9,7 @@
 #define MAX_FRAME_BYTES                                                                            \
   (64 * 1024) // of frames we accept: fewer frames per upload, still fair between calls
 #define DRAIN_PING_WAIT_NS (5 * NS_PER_S) // for the PING's answer before the final GOAWAY
+#define UNREAD_MS 60000 // a peer that opens no window for so long holds our memory for nothing
 static const uint8_t drain_ping[8] = {'d', 'r', 'a', 'i', 'n', 'i', 'n', 'g'};
 
 static int submit_settings(struct h2 *h2) {
@@ -145,6 +146,7 @@ int h2_pull(struct h2 *h2, struct iovec *iov, int max) {
 }
 
 void h2_sent(struct h2 *h2, size_t bytes) {
+  h2->sent_ns = h2->now_ns;
   outq_pop(&h2->outq, bytes);
 }
 
@@ -212,6 +214,8 @@ void h2_tick(struct h2 *h2, int64_t now_ns) {
   else if (passed(h2->headers_since_ns, limits->handshake_timeout_ms, now_ns))
     h2_goaway(h2, NGHTTP2_ENHANCE_YOUR_CALM,
               "headers not finished within limits.handshake_timeout");
+  else if (h2->n_answers > 0 && passed(h2->sent_ns, UNREAD_MS, now_ns))
+    h2_goaway(h2, NGHTTP2_ENHANCE_YOUR_CALM, "answers are not read");
   else if (h2->drain == DRAIN_NOTICED && now_ns - h2->drain_since_ns > DRAIN_PING_WAIT_NS)
     drain_final(h2);
   else if (h2->drain == DRAIN_NO && h2->n_calls == 0 &&

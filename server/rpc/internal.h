@@ -67,7 +67,8 @@ struct h2 {
       *recent; // recent: the last one looked up, which is most often the next one too
   uint32_t n_calls;
   int64_t now_ns;
-  int64_t opened_ns, idle_since_ns, headers_since_ns, drain_since_ns;
+  uint32_t n_answers; // begun and not wholly sent
+  int64_t opened_ns, idle_since_ns, sent_ns, headers_since_ns, drain_since_ns;
   enum drain_state drain;
   bool fed; // something was received
   bool settings_seen;

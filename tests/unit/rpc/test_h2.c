@@ -390,6 +390,36 @@ static void window_is_not_given_back_while_half_the_budget_is_busy(void **state)
   loopback_close(loop);
 }
 
+static void answers_that_nobody_reads_end_the_connection(void **state) {
+  struct loopback *loop = *state;
+  loop->no_credit = true;
+  uint8_t *message = message_make(200000);
+  request_send(loop, &(struct request){.path = "/t.T/Echo", .body = message, .bytes = 200005});
+  pump(loop); // 64 KiB of the answer, and the client opens no window
+  h2_tick(loop->h2, T0 + 50 * NS_PER_S);
+  pump_out(loop);
+  assert_int_equal(loop->n_goaways, 0);
+  h2_tick(loop->h2, T0 + 70 * NS_PER_S);
+  pump_out(loop);
+  assert_int_equal(loop->n_goaways, 1);
+  assert_string_equal(loop->goaway_text, "answers are not read");
+  assert_true(h2_finished(loop->h2));
+  free(message);
+}
+
+static void call_that_takes_minutes_is_left_alone(void **state) {
+  struct loopback *loop = *state;
+  int32_t id = call_path(loop, "/t.T/Keep");
+  pump(loop);
+  for (int minute = 1; minute < 10; minute++)
+    h2_tick(loop->h2, loop->now_ns = T0 + minute * 60 * NS_PER_S);
+  answer_kept(loop, 0);
+  h2_tick(loop->h2, loop->now_ns);
+  pump(loop);
+  expect_echo(loop, id, (const uint8_t *)"\0\0\0\0\5hello", 10);
+  assert_int_equal(loop->n_goaways, 0);
+}
+
 // ---- drain ----
 
 static void drain_says_goaway_twice_and_finishes_what_runs(void **state) {
@@ -464,6 +494,8 @@ int main(void) {
       TEST(reset_while_the_answer_is_queued_gives_the_payload_back),
       TEST(stuck_output_stops_reading_and_is_bounded),
       cmocka_unit_test(window_is_not_given_back_while_half_the_budget_is_busy),
+      TEST(answers_that_nobody_reads_end_the_connection),
+      TEST(call_that_takes_minutes_is_left_alone),
       TEST(drain_says_goaway_twice_and_finishes_what_runs),
       TEST(drain_does_not_wait_for_ever_for_its_ping),
       TEST(idle_connection_drains_at_once),
