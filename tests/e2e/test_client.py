@@ -1,4 +1,5 @@
-"""The bundled client against the real daemon: what it sends and prints is what a foreign client gets; its exit codes are honest."""
+"""The bundled client against the real daemon: what it sends and prints is what a foreign client gets; its exit codes are
+honest."""
 import csv
 import json
 import os
@@ -85,7 +86,8 @@ class ClientTest(unittest.TestCase):
 
     def test_bench_counts_what_the_daemon_counts(self):
         before = self.accepted("tiny")
-        done, report = self.bench("--model", "tiny", "--max-id", "80", "--tokens", "4..40", "--requests", "60", "--concurrency", "1,4")
+        done, report = self.bench("--model", "tiny", "--max-id", "80", "--tokens", "4..40", "--requests", "60",
+                                  "--concurrency", "1,4")
         self.assertEqual(done.returncode, 0, done.stderr)
         levels = report["levels"]
         self.assertEqual([level["concurrency"] for level in levels], [1, 4])
@@ -105,7 +107,8 @@ class ClientTest(unittest.TestCase):
             self.assertGreater(level["variants"][0]["ok"] + level["unsent"], 50)
 
     def test_ab_prints_ratio_and_interval(self):
-        done, report = self.bench("--ab", "--model", "tiny", "--max-id", "80", "--tokens", "16", "--requests", "128", "--concurrency", "2")
+        done, report = self.bench("--ab", "--model", "tiny", "--max-id", "80", "--tokens", "16", "--requests", "128",
+                                  "--concurrency", "2")
         self.assertEqual(done.returncode, 0, done.stderr)
         level = report["levels"][0]
         self.assertEqual([variant["fusion"] for variant in level["variants"]], ["on", "off"])
