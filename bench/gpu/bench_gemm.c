@@ -124,11 +124,68 @@ static void run_size(const struct size *s) {
   cudaFree(x), cudaFree(w), cudaFree(b), cudaFree(r), cudaFree(y);
 }
 
+// Few rows, weights streamed: `layers` distinct weights in one graph, together larger than L2; microseconds a product.
+struct few {
+  struct ours ours;
+  struct product product;
+  int layers, bn, split;
+  uint16_t *w;
+  bool lt;
+};
+
+static void few_launch(void *arg) {
+  struct few *f = arg;
+  size_t layer = (size_t)f->ours.problem.n * (size_t)f->ours.problem.k;
+  for (int i = 0; i < f->layers; i++) {
+    if (f->lt) {
+      f->product.w = f->w + layer * (size_t)i;
+      product_launch(&f->product);
+      continue;
+    }
+    f->ours.in[1].data = f->w + layer * (size_t)i;
+    if (f->bn == 0) CHECK_CUDA(gemm_sm90_bf16(&f->ours.problem, f->ours.in, &f->ours.y, f->ours.m, GEMM_PINGPONG_128x128, bench_stream));
+    else CHECK_CUDA(gemm_small_bf16(&f->ours.problem, f->ours.in, &f->ours.y, f->ours.m, f->bn, f->split, bench_stream));
+  }
+}
+
+static void run_few(int64_t m, int32_t k, int32_t n, int layers) {
+  struct size s = {m, k, n};
+  double bytes = 2.0 * ((double)n * k + (double)m * k + (double)m * n);
+  void *x = bench_normal(DTYPE_BF16, m * k, 1), *b = bench_normal(DTYPE_BF16, n, 1), *y;
+  struct few f = {.layers = layers, .w = bench_normal(DTYPE_BF16, (int64_t)n * k * layers, 1 / sqrt(k))};
+  CHECK_CUDA(cudaMalloc(&y, (size_t)(m * n) * 2));
+  product_make(&f.product, &s, x, f.w, y, b);
+  f.lt = true;
+  double best = 1e9;
+  for (f.product.use = 0; f.product.use < f.product.n_found && f.product.use < 4; f.product.use++) best = fmin(best, bench_us(few_launch, &f, 1) / layers);
+  f.lt = false;
+  f.ours = (struct ours){.problem = {.n = n, .k = k, .x_dtype = DTYPE_BF16, .w_dtype = DTYPE_BF16, .y_dtype = DTYPE_BF16, .n_epilogue = 2}, .m = m};
+  f.ours.problem.epilogue[0] = (struct epilogue_op){.kind = EPI_BIAS, .operand = 2};
+  f.ours.problem.epilogue[1] = (struct epilogue_op){.kind = EPI_ACT, .act = ACT_GELU_ERF};
+  f.ours.in[0] = (struct view){x, k, k, DTYPE_BF16}, f.ours.in[1] = (struct view){f.w, k, k, DTYPE_BF16};
+  f.ours.in[2] = (struct view){b, n, n, DTYPE_BF16}, f.ours.y = (struct view){y, n, n, DTYPE_BF16};
+  printf("{\"work\": \"few rows\", \"m\": %ld, \"k\": %d, \"n\": %d, \"bytes_us\": %.2f, \"lt_bias_tanh_best_us\": %.2f, \"pingpong_us\": %.2f", (long)m, k, n,
+         bytes / 4.3e6, best, bench_us(few_launch, &f, 1) / layers);
+  for (f.bn = 32; f.bn <= 64; f.bn += 32) {
+    for (f.split = 1; f.split <= 8; f.split *= 2) printf(", \"%dx%d\": %.2f", f.bn, f.split, bench_us(few_launch, &f, 1) / layers);
+  }
+  printf("}\n");
+  fflush(stdout);
+  cudaFree(x), cudaFree(b), cudaFree(y), cudaFree(f.w);
+}
+
 int main(int argc, char **argv) {
   bench_start("gemm");
   CHECK_LT(cublasLtCreate(&lt));
   CHECK_CUDA(cudaMalloc(&workspace, WORKSPACE_BYTES));
   int n = argc > 1 ? atoi(argv[1]) : (int)(sizeof sizes / sizeof *sizes);
   for (int i = 0; i < n; i++) run_size(&sizes[i]);
+  static const int64_t ms[] = {1, 16, 64, 128, 256};
+  for (int i = 0; i < 5; i++) {
+    run_few(ms[i], 768, 3072, 48);
+    run_few(ms[i], 3072, 768, 48);
+    run_few(ms[i], 768, 768, 96);
+    run_few(ms[i], 4096, 16384, 4);
+  }
   return 0;
 }

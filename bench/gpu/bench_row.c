@@ -62,8 +62,9 @@ static bool build(const struct row_program *p, const struct row_tile *tile, stru
   if (!row_ir_build(p, &ir)) return false;
   size_t n = strlen(strcpy(text, row_prelude));
   if (tile) {
-    tiles[ROW_VARIANT_VECTOR] = *tile;
-    row_source(&ir, tile, row_variant_name[0], text + n, sizeof text - n);
+    enum row_variant v = tile->style == ROW_FLAT ? ROW_VARIANT_FLAT : ROW_VARIANT_VECTOR;
+    tiles[v] = *tile;
+    row_source(&ir, tile, row_variant_name[v], text + n, sizeof text - n);
   } else {
     row_source_all(&ir, tiles, text + n, sizeof text - n);
   }
@@ -84,6 +85,18 @@ struct launch {
 static void launch(void *arg) {
   struct launch *l = arg;
   CHECK_CUDA(row_kernel_run(&l->kernel, &l->args, bench_stream));
+}
+
+static void sweep_flat(const struct row_program *p, struct launch *l, double floor_us) {
+  for (int threads = 128; threads <= 1024; threads *= 2) {
+    for (int depth = 1; depth <= 8; depth *= 2) {
+      struct row_tile tile = {.style = ROW_FLAT, .vector = p->inputs[0].dtype == DTYPE_F32 ? 4 : 8, .threads = threads, .depth = depth, .group = 1, .rows = 1};
+      if (!build(p, &tile, &l->kernel) || compile_only) continue;
+      double us = bench_us(launch, l, 10);
+      printf("  {\"threads\": %d, \"depth\": %d, \"us\": %.2f, \"of_floor\": %.3f}\n", threads, depth, us, us / floor_us);
+      row_kernel_unload(&l->kernel);
+    }
+  }
 }
 
 static void sweep(const struct row_program *p, struct launch *l, double floor_us) {
@@ -136,6 +149,7 @@ static void run_size(const struct size *s, bool sweeping) {
            t->threads);
     row_kernel_unload(&l.kernel);
   }
+  if (sweeping && s->work < 2) sweep_flat(&p, &l, floor_us);
   if (sweeping && (s->work == 2 || s->work == 4)) sweep(&p, &l, floor_us);
   for (int i = 0; i < p.n_inputs; i++) cudaFree((void *)(uintptr_t)l.args.in[i]);
   for (int o = 0; o < p.n_outputs; o++) cudaFree(l.args.out[o]);

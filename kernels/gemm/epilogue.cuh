@@ -68,6 +68,17 @@ template <int DEGREE, int N> static __device__ __forceinline__ void activate_any
   }
 }
 
+template <class T> static __device__ __forceinline__ float2 unpack_pair(uint32_t w) {
+  if (__is_same(T, __nv_bfloat16)) return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
+  return __half22float2(*(const __half2 *)&w);
+}
+
+// This thread's column of a tile's bias, as the epilogue wants it.
+template <class T> static __device__ __forceinline__ float epilogue_fetch_bias(const gemm_epilogue &e, int col, int cols) {
+  if (!e.bias || col >= cols) return 0.0f;
+  return e.bias_wide ? ((const float *)e.bias)[col] : (float)((const T *)e.bias)[col];
+}
+
 // One value a column, the same for every row.
 template <class D, int N> static __device__ __forceinline__ void epilogue_bias(const void *p, float (&v)[N], int col, int cols) {
 #pragma unroll
@@ -116,8 +127,9 @@ static __device__ __forceinline__ void epilogue_op_apply(const gemm_op &op, floa
 
 // v[4j .. 4j+3]: columns (col + 8j, +1) at `row` and at `row + 8`: the layout of the matrix instructions' accumulators.
 // cols is even, and operands are aligned to pairs (gemm_run sees to it).
+// `bias`: shared memory, this thread's first column of the tile's bias in fp32; used in the common form.
 template <class T, int ACT, int DEGREE, int N>
-static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, float (&v)[N], int64_t row, int col, int64_t rows,
+static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, float (&v)[N], uint32_t bias, int64_t row, int col, int64_t rows,
                                                       int cols) {
   if (ACT == GEMM_ACT_ANY) {
 #pragma unroll 1
@@ -126,8 +138,12 @@ static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, fl
   }
   // [bias] [activation] then whatever is left
   if (e.bias) {
-    if (e.bias_wide) epilogue_bias<float>(e.bias, v, col, cols);
-    else epilogue_bias<T>(e.bias, v, col, cols);
+#pragma unroll
+    for (int j = 0; j < N / 4; j++) {
+      float x, y;
+      asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(bias + 32 * j));
+      v[4 * j] += x, v[4 * j + 1] += y, v[4 * j + 2] += x, v[4 * j + 3] += y;
+    }
   }
   activate_all<ACT, DEGREE>(v);
   if (e.residual) {

@@ -1,17 +1,17 @@
 // Choice of the product kernel: pure arithmetic on the shape, then the first kernel that takes the operands.
 #include "kernels/gemm/gemm.h"
 
-static int64_t waves(int64_t m, int32_t n, int tile_m, int tile_n, int sms) {
-  int64_t tiles = (m + 2 * tile_m - 1) / (2 * tile_m) * ((n + tile_n - 1) / tile_n);
-  int64_t clusters = sms / 2;
-  return (tiles + clusters - 1) / clusters;
+// Work of the busiest block, in columns of 128 x 64 x 1 products: what is left over in the last wave counts in full.
+static int64_t busiest(int64_t m, int32_t n, int tile_n, int sms) {
+  int64_t tiles = (m + 255) / 256 * ((n + tile_n - 1) / tile_n), clusters = sms / 2;
+  return (tiles + clusters - 1) / clusters * tile_n;
 }
 
 enum gemm_tile gemm_pick_tile(int64_t m, int32_t n, int32_t k, int sms) {
-  // a wave of cooperative tiles does twice the products of a ping-pong one
-  int64_t pingpong = waves(m, n, 128, 128, sms), cooperative = 2 * waves(m, n, 128, 256, sms);
-  if (k <= 2048 || cooperative > pingpong + pingpong / 16) return GEMM_PINGPONG_128x128;
-  return GEMM_COOPERATIVE_128x256;
+  (void)k;
+  int64_t pingpong = busiest(m, n, 128, sms), cooperative = busiest(m, n, 192, sms);
+  // the cooperative tile does not hide its epilogue: it must save a tenth
+  return cooperative + cooperative / 10 < pingpong ? GEMM_COOPERATIVE_128x192 : GEMM_PINGPONG_128x128;
 }
 
 int linear_run(const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m, struct CUstream_st *stream) {

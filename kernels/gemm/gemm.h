@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-enum gemm_tile { GEMM_PINGPONG_128x128, GEMM_COOPERATIVE_128x256, GEMM_TILES };
+enum gemm_tile { GEMM_PINGPONG_128x128, GEMM_COOPERATIVE_128x192, GEMM_TILES };
 
 // By what an epilogue costs against the products it could hide under (k), and by how full the last wave is.
 enum gemm_tile gemm_pick_tile(int64_t m, int32_t n, int32_t k, int sms);
@@ -19,6 +19,11 @@ int gemm_sm90_bf16(const struct linear_problem *p, const struct view *in, const 
                    struct CUstream_st *stream);
 int gemm_sm90_f16(const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m, enum gemm_tile tile,
                   struct CUstream_st *stream);
+// For few rows: tiles of 64 x bn (32 or 64), k shared by `split` blocks (1, 2, 4, 8; above 1 the order of the sum changes).
+int gemm_small_bf16(const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m, int bn, int split,
+                    struct CUstream_st *stream);
+int gemm_small_f16(const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m, int bn, int split,
+                   struct CUstream_st *stream);
 // Any shape, any alignment, any mix of fp32, fp16 and bf16; fp32 arithmetic on the CUDA cores.
 int gemm_simple(const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m, struct CUstream_st *stream);
 

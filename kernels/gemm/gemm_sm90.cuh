@@ -9,14 +9,14 @@
 //          full / empty barriers      epilogue            <->   tile 1, products
 //
 // PING-PONG: each warpgroup owns whole tiles (128 x 128) and they take turns at the tensor cores, so one's epilogue runs
-// under the other's products. COOPERATIVE: both work on one tile (128 x 256, 64 rows each): less traffic a product, the
+// under the other's products. COOPERATIVE: both work on one tile (128 x 192, 64 rows each): less traffic a product, the
 // epilogue is exposed. gemm_pick chooses.
 //
 // Each consumer warp has boxes of 16 x 64 results (2 KiB) in shared memory, in which fragments become rows (stmatrix under
 // the 128-byte swizzle) for the copy engine to store. Where there are as many boxes as a tile needs, the residual comes to the
 // same boxes by bulk copies that were asked for before the products began.
 //
-// Shared memory: STAGES x (BM + BN) x 128 bytes, BOXES x 16 KiB, barriers. Everything outside m, n, k is zero-filled or
+// Shared memory: STAGES x (BM + BN) x 128 bytes, BOXES x 16 KiB, bias, barriers. Everything outside m, n, k is zero-filled or
 // clipped by the copy engine.
 #ifndef GEMM_GEMM_SM90_CUH
 #define GEMM_GEMM_SM90_CUH
@@ -46,7 +46,8 @@ template <class T_, int BM_, int BN_, int STAGES_, int BOXES_, bool PINGPONG_> s
   static constexpr int PARTS_N = BN / 64, PARTS = HALVES * PARTS_N; // boxes of a warp's part of a tile
   static constexpr bool RESIDUAL = BOXES >= PARTS;
   static constexpr int OUT_BYTES = 8 * BOXES * 2048; // 8 warps
-  static constexpr int SHARED_BYTES = 1024 + STAGES * STAGE_BYTES + OUT_BYTES + 2 * STAGES * 8 + 8 * 8;
+  static constexpr int BIAS_BYTES = 2 * BN * 4; // of a warpgroup: this tile's and the next one's
+  static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + OUT_BYTES + 2 * BIAS_BYTES + 2 * STAGES * 8 + 8 * 8;
   static_assert(SHARED_BYTES <= 232448, "a block has 227 KiB");
   static constexpr int GROUP = 8; // clusters along m that walk n together: their x and W stay in L2
 };
@@ -88,11 +89,6 @@ static __device__ __forceinline__ uint32_t gemm_box_at(uint32_t box, int block) 
   return box + r * 128 + (((block + lane / 16) ^ (r & 7)) << 4);
 }
 
-template <class T> static __device__ __forceinline__ float2 gemm_unpack(uint32_t w) {
-  if (__is_same(T, __nv_bfloat16)) return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
-  return __half22float2(*(const __half2 *)&w);
-}
-
 template <class T, int N> static __device__ __forceinline__ void gemm_add_box(float (&v)[N], uint32_t box, bool gate) {
 #pragma unroll
   for (int j = 0; j < 8; j += 2) {
@@ -100,7 +96,7 @@ template <class T, int N> static __device__ __forceinline__ void gemm_add_box(fl
     ldmatrix_x4(gemm_box_at(box, j), w);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const float2 r = gemm_unpack<T>(w[i]);
+      const float2 r = unpack_pair<T>(w[i]);
       float &x = v[4 * j + 2 * i], &y = v[4 * j + 2 * i + 1];
       x = gate ? x * r.x : x + r.x;
       y = gate ? y * r.y : y + r.y;
@@ -111,14 +107,14 @@ template <class T, int N> static __device__ __forceinline__ void gemm_add_box(fl
 
 // 64 columns of a warp's 16 rows: epilogue, then to memory.
 template <class C, int ACT>
-static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_args &args, const CUtensorMap *map_y, uint32_t box, int64_t row0,
-                                                  int col0) {
+static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_args &args, const CUtensorMap *map_y, uint32_t bias,
+                                                  uint32_t box, int64_t row0, int col0) {
   using T = typename C::T;
   constexpr int DEGREE = __is_same(T, __nv_bfloat16) ? 7 : 9;
   const int lane = threadIdx.x % 32;
   const int64_t row = row0 + lane / 4;
   const int col = col0 + lane % 4 * 2;
-  epilogue_apply<T, ACT, DEGREE>(args.epilogue, v, row, col, args.m, args.n);
+  epilogue_apply<T, ACT, DEGREE>(args.epilogue, v, bias, row, col, args.m, args.n);
   if (C::RESIDUAL && args.residual_bulk) gemm_add_box<T>(v, box, args.epilogue.op[0].kind == EPI_MUL);
   if (args.y_bulk) {
 #pragma unroll
@@ -166,11 +162,11 @@ static __device__ __forceinline__ void gemm_fetch_residual(const gemm_args &args
 template <class C, int ACT>
 static __device__ __forceinline__ void gemm_consume(const gemm_args &args, const CUtensorMap *map_y, const CUtensorMap *map_r,
                                                     const gemm_tiles &tiles, int k_steps, uint32_t stages, uint32_t full, uint32_t empty,
-                                                    uint32_t out, int wg) {
+                                                    uint32_t out, uint32_t biases, int wg) {
   using T = typename C::T;
   const int thread = threadIdx.x % 128, warp = threadIdx.x / 32;
   const uint32_t rank = cluster_rank(), boxes = out + warp * C::BOXES * 2048, residual_bar = empty + 8 * (C::STAGES + warp);
-  int stage = 0, mine = 0, box = 0;
+  int stage = 0, mine = 0, box = 0, turn = 0;
   uint32_t parity = 0, residual_parity = 0;
   auto skip = [&](int steps) {
     stage += steps;
@@ -192,6 +188,13 @@ static __device__ __forceinline__ void gemm_consume(const gemm_args &args, const
     tiles.locate(t, C::GROUP, &m, &n);
     const int64_t row0 = (int64_t)(m * C::CLUSTER + rank) * C::BM + (C::PINGPONG ? 0 : wg * C::WM) + warp % 4 * 16;
     if (C::RESIDUAL && args.residual_bulk) gemm_fetch_residual<C>(args, map_r, boxes, residual_bar, row0, n * C::BN);
+    const uint32_t bias = biases + wg * C::BIAS_BYTES + turn * (C::BIAS_BYTES / 2);
+    turn ^= 1;
+#pragma unroll
+    for (int i = thread; i < C::BN; i += 128) { // early: its latency would stand in the epilogue
+      const float b = epilogue_fetch_bias<T>(args.epilogue, n * C::BN + i, args.n);
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(bias + i * 4), "f"(b) : "memory");
+    }
     float d[C::HALVES][C::BN / 2];
     if (C::PINGPONG) bar_sync(2 + wg, 256);
     int before = -1;
@@ -222,6 +225,7 @@ static __device__ __forceinline__ void gemm_consume(const gemm_args &args, const
 #pragma unroll
     for (int h = 0; h < C::HALVES; h++) hold(d[h]);
     release(before);
+    bar_sync(4 + wg, 128); // the bias is there
     if (C::RESIDUAL) {
       if (args.residual_bulk) {
         mbar_wait(residual_bar, residual_parity);
@@ -245,7 +249,7 @@ static __device__ __forceinline__ void gemm_consume(const gemm_args &args, const
             if (threadIdx.x % 32 == 0) tma_store_wait_read<1>();
             __syncwarp();
           }
-          gemm_write<C, ACT>(v, args, map_y, boxes + box * 2048, row0 + h * 64, col0);
+          gemm_write<C, ACT>(v, args, map_y, bias + (c * 64 + thread % 4 * 2) * 4, boxes + box * 2048, row0 + h * 64, col0);
         }
         box = C::RESIDUAL ? box + 1 : box ^ 1;
       }
@@ -258,9 +262,9 @@ template <class C, int ACT>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(C::THREADS, 1)
     gemm_sm90(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_y,
               const __grid_constant__ CUtensorMap map_r, const __grid_constant__ gemm_args args) {
-  extern __shared__ uint8_t raw[];
-  const uint32_t stages = (smem_address(raw) + 1023) & ~1023u, out = stages + C::STAGES * C::STAGE_BYTES;
-  const uint32_t full = out + C::OUT_BYTES, empty = full + 8 * C::STAGES;
+  extern __shared__ __align__(1024) uint8_t raw[];
+  const uint32_t stages = smem_address(raw), out = stages + C::STAGES * C::STAGE_BYTES, biases = out + C::OUT_BYTES;
+  const uint32_t full = biases + 2 * C::BIAS_BYTES, empty = full + 8 * C::STAGES;
   const int wg = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), k_steps = (args.k + C::BK - 1) / C::BK;
   if (threadIdx.x == 0) {
     tma_prefetch_map(&map_x);
@@ -283,7 +287,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(C::THREADS, 1)
     if (threadIdx.x == 256) gemm_produce<C>(&map_x, &map_w, tiles, k_steps, stages, full, empty);
   } else {
     registers_grow<232>();
-    gemm_consume<C, ACT>(args, &map_y, &map_r, tiles, k_steps, stages, full, empty, out, wg);
+    gemm_consume<C, ACT>(args, &map_y, &map_r, tiles, k_steps, stages, full, empty, out, biases, wg);
   }
   __syncwarp();
   cluster_sync(); // nobody leaves while the other block may still write here

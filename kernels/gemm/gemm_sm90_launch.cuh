@@ -6,8 +6,8 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_sm90.cuh"
 
-// False: an operand that the kernel cannot read in pairs.
-static bool gemm_fill_epilogue(const struct linear_problem *p, const struct view *in, struct gemm_epilogue *e, int *act) {
+// False: an operand that the kernel cannot read in pairs. take_apart: find the common form, and its activation.
+static inline bool gemm_fill_epilogue(const struct linear_problem *p, const struct view *in, struct gemm_epilogue *e, int *act, bool take_apart) {
   e->n = p->n_epilogue;
   for (int i = 0; i < e->n; i++) {
     const struct epilogue_op *from = &p->epilogue[i];
@@ -19,9 +19,10 @@ static bool gemm_fill_epilogue(const struct linear_problem *p, const struct view
     if (v->dtype != DTYPE_F32 && v->dtype != p->x_dtype) return false;
     if (p->n % 2 != 0 || (uintptr_t)v->data % 8 != 0 || (from->kind != EPI_BIAS && v->stride % 2 != 0)) return false;
   }
+  *act = ACT_NONE;
+  if (!take_apart) return true;
   // is it [bias] [activation] [residual or gate] ?
   int at = 0;
-  *act = ACT_NONE;
   if (at < e->n && e->op[at].kind == EPI_BIAS) at++;
   if (at < e->n && e->op[at].kind == EPI_ACT) *act = e->op[at++].act;
   if (*act == ACT_RELU || *act == ACT_TANH || *act == ACT_SIGMOID) *act = GEMM_ACT_ANY; // no kernel of their own
@@ -76,7 +77,7 @@ static int gemm_run(const struct linear_problem *p, const struct view *in, const
   args.y = y->data, args.y_stride = y->stride, args.y_dtype = p->y_dtype;
   args.y_bulk = p->y_dtype == p->x_dtype && tensor_map_matrix(&maps[2], p->y_dtype, y->data, m, p->n, y->stride, 16) == 0;
   if (!args.y_bulk) maps[2] = maps[0]; // not used; any valid map
-  if (!gemm_fill_epilogue(p, in, &args.epilogue, &act)) return CUDA_UNSUPPORTED;
+  if (!gemm_fill_epilogue(p, in, &args.epilogue, &act, true)) return CUDA_UNSUPPORTED;
   const gemm_op *r = &args.epilogue.op[0];
   args.residual_bulk = C::RESIDUAL && args.y_bulk && args.epilogue.residual && r->dtype == p->x_dtype &&
                        tensor_map_matrix(&maps[3], p->x_dtype, r->operand, m, p->n, r->stride, 16) == 0;
@@ -89,7 +90,7 @@ template <class T>
 static int gemm_run_tile(const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m, enum gemm_tile tile,
                          cudaStream_t stream) {
   int rc = CUDA_UNSUPPORTED;
-  if (tile == GEMM_COOPERATIVE_128x256) rc = gemm_run<gemm_config<T, 128, 256, 4, 2, false>>(p, in, y, m, stream);
+  if (tile == GEMM_COOPERATIVE_128x192) rc = gemm_run<gemm_config<T, 128, 192, 4, 3, false>>(p, in, y, m, stream);
   if (rc == CUDA_UNSUPPORTED) rc = gemm_run<gemm_config<T, 128, 128, 5, 4, true>>(p, in, y, m, stream);
   return rc;
 }

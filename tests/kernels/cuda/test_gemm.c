@@ -17,8 +17,9 @@ static double model_act(int act, double x) {
   }
 }
 
-enum which { PINGPONG, COOPERATIVE, SIMPLE, CHOSEN };
-static const char *const which_name[] = {"ping-pong", "cooperative", "simple", "chosen"};
+enum which { PINGPONG, COOPERATIVE, SMALL32, SMALL64, SPLIT32, SPLIT64, SIMPLE, CHOSEN };
+static const char *const which_name[] = {"ping-pong", "cooperative", "small 32", "small 64", "split 32 by 4", "split 64 by 8",
+                                         "simple", "chosen"};
 
 #define N_EPILOGUES 10
 struct recipe {
@@ -49,7 +50,11 @@ struct shape {
 };
 
 static int run_kernel(enum which which, const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m) {
-  enum gemm_tile tile = which == COOPERATIVE ? GEMM_COOPERATIVE_128x256 : GEMM_PINGPONG_128x128;
+  if (which >= SMALL32 && which <= SPLIT64) {
+    int bn = which == SMALL32 || which == SPLIT32 ? 32 : 64, split = which == SPLIT32 ? 4 : which == SPLIT64 ? 8 : 1;
+    return p->x_dtype == DTYPE_BF16 ? gemm_small_bf16(p, in, y, m, bn, split, NULL) : gemm_small_f16(p, in, y, m, bn, split, NULL);
+  }
+  enum gemm_tile tile = which == COOPERATIVE ? GEMM_COOPERATIVE_128x192 : GEMM_PINGPONG_128x128;
   if (which == SIMPLE) return gemm_simple(p, in, y, m, NULL);
   if (which == CHOSEN) return linear_run(p, in, y, m, NULL);
   return p->x_dtype == DTYPE_BF16 ? gemm_sm90_bf16(p, in, y, m, tile, NULL) : gemm_sm90_f16(p, in, y, m, tile, NULL);
@@ -178,9 +183,9 @@ static void a_row_is_the_same_in_any_batch(void) {
 int main(void) {
   need_gpu();
   printf("seed %#lx\n", (unsigned long)rng_state);
-  for (enum which which = PINGPONG; which <= COOPERATIVE; which++) {
+  for (enum which which = PINGPONG; which <= SPLIT64; which++) {
     sizes_around_the_tiles(which);
-    many_tiles_a_block(which);
+    if (which < SMALL32) many_tiles_a_block(which);
     other_outputs_and_views(which);
   }
   other_outputs_and_views(SIMPLE);
