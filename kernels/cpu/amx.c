@@ -34,8 +34,19 @@ AMX static void configure(int32_t upper, int32_t lower) {
   _tile_loadconfig(&c);
 }
 
+// Fetches `lines` (a multiple of 16) cache lines of weights that will be needed soon and may lie in memory.
+static inline const char *fetch(const char *next, int32_t lines) {
+  for (int32_t i = 0; i < lines; i += 16, next += 1024) {
+#define LINE(j) __builtin_prefetch(next + 64 * (j), 0, 2)
+    LINE(0), LINE(1), LINE(2), LINE(3), LINE(4), LINE(5), LINE(6), LINE(7);
+    LINE(8), LINE(9), LINE(10), LINE(11), LINE(12), LINE(13), LINE(14), LINE(15);
+#undef LINE
+  }
+  return next;
+}
+
 AMX static void micro_both(const uint16_t *x, int64_t stride, int32_t upper, const uint16_t *w,
-                           int32_t k, float *out) {
+                           int32_t k, float *out, const char *next, int32_t lines) {
   const uint16_t *lower = x + upper * stride;
   _tile_zero(0);
   _tile_zero(1);
@@ -50,6 +61,7 @@ AMX static void micro_both(const uint16_t *x, int64_t stride, int32_t upper, con
     _tile_loadd(5, lower + i, stride * 2);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
+    next = fetch(next, lines);
   }
   _tile_stored(0, out, OWN_GROUP_COLS * 4);
   _tile_stored(1, out + 16, OWN_GROUP_COLS * 4);
@@ -58,7 +70,7 @@ AMX static void micro_both(const uint16_t *x, int64_t stride, int32_t upper, con
 }
 
 AMX static void micro_upper(const uint16_t *x, int64_t stride, const uint16_t *w, int32_t k,
-                            float *out) {
+                            float *out, const char *next, int32_t lines) {
   _tile_zero(0);
   _tile_zero(1);
   for (int32_t i = 0; i < k; i += 32, w += 4 * TILE_PAIRS) {
@@ -67,22 +79,28 @@ AMX static void micro_upper(const uint16_t *x, int64_t stride, const uint16_t *w
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, w + 2 * TILE_PAIRS, 64);
     _tile_dpbf16ps(1, 4, 7);
+    next = fetch(next, lines);
   }
   _tile_stored(0, out, OWN_GROUP_COLS * 4);
   _tile_stored(1, out + 16, OWN_GROUP_COLS * 4);
 }
 
-// Columns [first, first + cols) of the slice: sums of a block of rows, then the epilogue.
-AMX static void run_group(const struct product_call *c, int32_t first, int32_t cols, int32_t begin,
-                          int32_t rows, void (*epilogue_run)(const struct epilogue_call *call)) {
-  int32_t upper = rows < 16 ? rows : 16;
+// Columns [first, first + cols) of the slice: sums of block `b` of the rows, then the epilogue. Every block fetches its
+// share of the panels that come after this group's, so that memory is read evenly and ahead of need.
+AMX static void run_group(const struct product_call *c, int32_t first, int32_t cols, int32_t b,
+                          int32_t blocks, void (*epilogue_run)(const struct epilogue_call *call)) {
+  int32_t begin = c->rows * b / blocks, rows = c->rows * (b + 1) / blocks - begin;
+  int32_t upper = rows < 16 ? rows : 16, lines = blocks == 1 ? 32 : 16;
   const uint16_t *x = (const uint16_t *)c->x + begin * c->x_stride;
+  const char *next = (const char *)((const uint16_t *)c->weights + (int64_t)(first + cols) * c->k);
+  next += (int64_t)b * (cols / AMX_COLS) * 64 * lines * (c->k / 32);
   for (int32_t col = 0; col < cols; col += AMX_COLS) {
     const uint16_t *w = (const uint16_t *)c->weights + (int64_t)(first + col) * c->k;
     if (rows > upper)
-      micro_both(x, c->x_stride, upper, w, c->k, c->sums + col);
+      micro_both(x, c->x_stride, upper, w, c->k, c->sums + col, next, lines);
     else
-      micro_upper(x, c->x_stride, w, c->k, c->sums + col);
+      micro_upper(x, c->x_stride, w, c->k, c->sums + col, next, lines);
+    next += (int64_t)64 * lines * (c->k / 32);
   }
   epilogue_rectangle(&c->epilogue, c->sums, OWN_GROUP_COLS, begin, rows, first, cols, epilogue_run);
 }
@@ -93,10 +111,10 @@ AMX void amx_product_run(const struct product_call *c,
   for (int32_t first = 0; first < c->n; first += OWN_GROUP_COLS) {
     int32_t cols = c->n - first < OWN_GROUP_COLS ? c->n - first : OWN_GROUP_COLS;
     for (int32_t b = 0; b < blocks; b++) {
-      int32_t begin = c->rows * b / blocks, rows = c->rows * (b + 1) / blocks - begin;
+      int32_t rows = c->rows * (b + 1) / blocks - c->rows * b / blocks;
       if (rows != configured) configure(rows < 16 ? rows : 16, rows < 16 ? 0 : rows - 16);
       configured = rows;
-      run_group(c, first, cols, begin, rows, epilogue_run);
+      run_group(c, first, cols, b, blocks, epilogue_run);
     }
   }
   _tile_release();

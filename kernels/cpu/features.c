@@ -8,7 +8,7 @@
 extern const struct cpu_ops cpu_ops_portable;
 #if defined(__x86_64__)
 #include <cpuid.h>
-extern const struct cpu_ops cpu_ops_avx2, cpu_ops_avx512;
+extern const struct cpu_ops cpu_ops_avx2, cpu_ops_avx512, cpu_ops_avx512_bf16;
 
 #define ARCH_REQ_XCOMP_PERM 0x1023 // arch_prctl: ask for a dynamically enabled state
 #define XFEATURE_XTILEDATA 18
@@ -46,7 +46,8 @@ static void detect_x86(struct cpu_features *out) {
   unsigned a, b, c, d;
   if (out->isa == CPU_AVX512 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
     out->avx512_bf16 = a & (1u << 5);
-  if (out->isa == CPU_AVX512 && __get_cpuid_count(7, 0, &a, &b, &c, &d))
+  if (out->avx512_bf16) out->isa = CPU_AVX512_BF16;
+  if (out->isa >= CPU_AVX512 && __get_cpuid_count(7, 0, &a, &b, &c, &d))
     out->amx_bf16 = (d & (1u << 22)) && (d & (1u << 24)) && allow_amx();
   read_brand(out->brand);
 }
@@ -69,7 +70,7 @@ void cpu_detect(struct cpu_features *out) {
 }
 
 const char *cpu_isa_name(enum cpu_isa isa) {
-  static const char *const names[CPU_ISA_COUNT] = {"portable", "avx2", "avx512"};
+  static const char *const names[CPU_ISA_COUNT] = {"portable", "avx2", "avx512", "avx512_bf16"};
   return isa < CPU_ISA_COUNT ? names[isa] : "invalid";
 }
 
@@ -80,6 +81,7 @@ const struct cpu_ops *cpu_ops_for(enum cpu_isa isa) {
   cpu_detect(&features);
   if (isa == CPU_AVX2 && features.isa >= CPU_AVX2) return &cpu_ops_avx2;
   if (isa == CPU_AVX512 && features.isa >= CPU_AVX512) return &cpu_ops_avx512;
+  if (isa == CPU_AVX512_BF16 && features.isa >= CPU_AVX512_BF16) return &cpu_ops_avx512_bf16;
 #endif
   return NULL;
 }

@@ -4,7 +4,8 @@
 
 #include "kernels/types.h"
 
-enum cpu_isa { CPU_PORTABLE, CPU_AVX2, CPU_AVX512, CPU_ISA_COUNT };
+// AVX512_BF16 is AVX512 with conversions to bf16 in hardware (which drop subnormal numbers).
+enum cpu_isa { CPU_PORTABLE, CPU_AVX2, CPU_AVX512, CPU_AVX512_BF16, CPU_ISA_COUNT };
 
 struct cpu_features {
   enum cpu_isa isa;            // the best one that this build and this processor share
@@ -17,7 +18,7 @@ struct cpu_features {
 // Fills `out`. Asks the kernel for permission to use AMX state for the whole process, so call it
 // before threads that compute are made. Any thread.
 void cpu_detect(struct cpu_features *out);
-const char *cpu_isa_name(enum cpu_isa isa); // "portable", "avx2", "avx512"
+const char *cpu_isa_name(enum cpu_isa isa); // "portable", "avx2", "avx512", "avx512_bf16"
 
 struct row_kernel;
 struct row_call;

@@ -73,6 +73,23 @@ INLINE void apply_op(const struct epilogue_op *op, const struct view *operand, i
   }
 }
 
+INLINE void store_vectors(const struct view *view, int64_t row, int32_t col, const vf v[WIDTH]) {
+  if (view->dtype == DTYPE_F32) {
+    float *y = (float *)view->data + row * view->stride + col;
+    for (int i = 0; i < WIDTH; i++)
+      vf_store(y + i * VL, v[i]);
+  } else if (view->dtype == DTYPE_BF16) {
+    uint16_t *y = (uint16_t *)view->data + row * view->stride + col;
+    for (int i = 0; i < WIDTH; i++)
+      vf_store_bf16(y + i * VL, v[i]);
+  } else {
+    float line[WIDTH * VL];
+    for (int i = 0; i < WIDTH; i++)
+      vf_store(line + i * VL, v[i]);
+    store_floats((void *)element(view, row, col), view->dtype, line, WIDTH * VL);
+  }
+}
+
 INLINE void run_vectors(const struct epilogue_call *call, int32_t row, int32_t col) {
   vf v[WIDTH];
   const float *x = call->sums + row * call->sums_stride + col;
@@ -80,20 +97,7 @@ INLINE void run_vectors(const struct epilogue_call *call, int32_t row, int32_t c
     v[i] = vf_load(x + i * VL);
   for (int op = 0; op < call->n_ops; op++)
     apply_op(&call->ops[op], &call->operands[op], row, col, v);
-  if (call->y.dtype == DTYPE_F32) {
-    float *y = (float *)call->y.data + row * call->y.stride + col;
-    for (int i = 0; i < WIDTH; i++)
-      vf_store(y + i * VL, v[i]);
-  } else if (call->y.dtype == DTYPE_BF16) {
-    uint16_t *y = (uint16_t *)call->y.data + row * call->y.stride + col;
-    for (int i = 0; i < WIDTH; i++)
-      vf_store_bf16(y + i * VL, v[i]);
-  } else {
-    float line[WIDTH * VL];
-    for (int i = 0; i < WIDTH; i++)
-      vf_store(line + i * VL, v[i]);
-    store_floats((void *)element(&call->y, row, col), call->y.dtype, line, WIDTH * VL);
-  }
+  store_vectors(&call->y, row, col, v);
 }
 
 // The last columns, fewer than WIDTH vectors: the same on copies that are whole.
@@ -119,11 +123,59 @@ static void run_tail(const struct epilogue_call *call, int32_t row, int32_t col)
   store_floats((void *)element(&call->y, row, col), call->y.dtype, sums, n);
 }
 
+// ---- the usual ones: a bias and at most one more operation, everything of one dtype ----
+enum second { SECOND_NONE, SECOND_ADD, SECOND_GELU };
+
+// Columns outside, rows inside: the bias stays in registers, and no branch is left.
+INLINE void run_usual(const struct epilogue_call *call, const enum second second,
+                      const enum dtype dtype) {
+  struct view bias = call->operands[0], other = call->operands[1], y = call->y;
+  bias.dtype = other.dtype = y.dtype = dtype; // constants, from here on
+  for (int32_t c = 0; c + WIDTH * VL <= call->cols; c += WIDTH * VL) {
+    vf b[WIDTH];
+    load_operand(&bias, 0, c, b);
+    for (int32_t r = 0; r < call->rows; r++) {
+      const float *x = call->sums + r * call->sums_stride + c;
+      vf v[WIDTH], o[WIDTH];
+      if (second == SECOND_ADD) load_operand(&other, r, c, o);
+      for (int i = 0; i < WIDTH; i++) {
+        v[i] = vf_load(x + i * VL) + b[i];
+        if (second == SECOND_ADD) v[i] += o[i];
+        if (second == SECOND_GELU) v[i] = vf_gelu_erf(v[i]);
+      }
+      store_vectors(&y, r, c, v);
+    }
+  }
+}
+
+#define USUAL(second)                                                                              \
+  do {                                                                                             \
+    if (dtype == DTYPE_F32)                                                                        \
+      run_usual(call, second, DTYPE_F32);                                                          \
+    else                                                                                           \
+      run_usual(call, second, DTYPE_BF16);                                                         \
+    return true;                                                                                   \
+  } while (0)
+
+// True when the whole vectors of all rows are done.
+static bool try_usual(const struct epilogue_call *call) {
+  enum dtype dtype = call->y.dtype;
+  if ((dtype != DTYPE_F32 && dtype != DTYPE_BF16) || call->n_ops < 1 || call->n_ops > 2 ||
+      call->ops[0].kind != EPI_BIAS || call->operands[0].dtype != dtype)
+    return false;
+  if (call->n_ops == 1) USUAL(SECOND_NONE);
+  const struct epilogue_op *op = &call->ops[1];
+  if (op->kind == EPI_ADD && call->operands[1].dtype == dtype) USUAL(SECOND_ADD);
+  if (op->kind == EPI_ACT && op->act == ACT_GELU_ERF) USUAL(SECOND_GELU);
+  return false;
+}
+
 void SIMD_NAME(epilogue_run)(const struct epilogue_call *call) {
+  bool whole_done = try_usual(call);
+  int32_t whole = call->cols / (WIDTH * VL) * (WIDTH * VL);
   for (int32_t r = 0; r < call->rows; r++) {
-    int32_t c = 0;
-    for (; c + WIDTH * VL <= call->cols; c += WIDTH * VL)
+    for (int32_t c = 0; c < whole && !whole_done; c += WIDTH * VL)
       run_vectors(call, r, c);
-    if (c < call->cols) run_tail(call, r, c);
+    if (whole < call->cols) run_tail(call, r, whole);
   }
 }

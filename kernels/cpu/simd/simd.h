@@ -125,7 +125,12 @@ INLINE vu vf_bf16_bits(vf v) {
 }
 
 INLINE void vf_store_bf16(uint16_t *p, vf v) {
+#if defined(__AVX512BF16__)
+  __m256bh half = _mm512_cvtneps_pbh((__m512)v);
+  memcpy(p, &half, sizeof half);
+#else
   *(vh_unaligned *)p = __builtin_convertvector(vf_bf16_bits(v), vh);
+#endif
 }
 
 #endif

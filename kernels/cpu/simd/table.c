@@ -17,6 +17,7 @@ static void exponent(const float *src, float *dst, int64_t n) {
 #define ISA_portable CPU_PORTABLE
 #define ISA_avx2 CPU_AVX2
 #define ISA_avx512 CPU_AVX512
+#define ISA_avx512_bf16 CPU_AVX512_BF16
 extern const struct cpu_ops SIMD_NAME(cpu_ops);
 const struct cpu_ops SIMD_NAME(cpu_ops) = {
     .isa = SIMD_PASTE(ISA, SIMD_ISA),

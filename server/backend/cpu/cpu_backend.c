@@ -28,8 +28,8 @@ static void fill_caps(struct device *device, int n_threads) {
   bool bf16 = f->avx512_bf16 || f->amx_bf16;
   caps->name = "cpu";
   caps->n_threads = n_threads;
-  snprintf(caps->description, sizeof caps->description, "%s (%s%s%s, %d threads)", f->brand,
-           cpu_isa_name(f->isa), f->avx512_bf16 ? " bf16" : "", f->amx_bf16 ? " amx" : "",
+  snprintf(caps->description, sizeof caps->description, "%s (%s%s, %d threads)", f->brand,
+           cpu_isa_name(f->isa), f->amx_bf16 ? " amx" : "",
            n_threads);
   // Half of the second-level cache for the tile; the other half is for the weights that stream
   // through.
