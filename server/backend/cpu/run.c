@@ -266,11 +266,21 @@ static void run_thread(void *arg, int index) {
   }
 }
 
+// The team's first thread is whoever calls: the executor, which neither opened the device nor loaded
+// the plan, and OpenMP's thread count is a setting of each thread.
+static void caller_init(void) {
+  static _Thread_local bool ready;
+  if (ready) return;
+  product_thread_init();
+  ready = true;
+}
+
 enum status cpu_run(struct lane *lane, const struct bound_plan *bound,
                     const struct batch_geometry *geometry, uint8_t outputs) {
   FW_ASSERT(geometry->n_tokens >= 1 && geometry->n_tokens <= bound->plan->limits.max_tokens);
   FW_ASSERT(geometry->n_seqs >= 1 && geometry->n_seqs <= bound->plan->limits.max_seqs);
   FW_ASSERT(bound->plan->arena_bytes <= lane->arena_bytes);
+  caller_init();
   int64_t start = clock_now_ns();
   for (int32_t i = 0; i < bound->n_segments; i++)
     atomic_store_explicit(&bound->states[i].next, 0, memory_order_relaxed);
