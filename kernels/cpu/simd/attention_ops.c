@@ -1,7 +1,7 @@
 // Attention kernels, compiled once for each instruction set. See kernels/cpu/attention.h.
 //
 // scores: vectors run over keys (keys are transposed once per block), 8 queries in registers.
-// context: vectors run over the head's columns, up to 4 queries in registers.
+// context: vectors run over the head's columns, 4 or 8 queries in registers.
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/lines.h"
@@ -11,7 +11,7 @@
 #include <math.h>
 
 #define QUERY_GROUP 8
-#define CONTEXT_GROUP 4
+#define CONTEXT_GROUP 8
 #define CONTEXT_VECTORS 4
 
 struct work {
@@ -24,7 +24,7 @@ struct work {
 };
 
 static const void *token_at(const struct view *v, int64_t token, int64_t col) {
-  return (const char *)v->data + (token * v->stride + col) * (int64_t)dtype_bytes(v->dtype);
+  return (const char *)v->data + (token * v->stride + col) * element_bytes(v->dtype);
 }
 
 static struct work begin(const struct attention_call *call) {
@@ -50,9 +50,9 @@ static void pack_queries(struct work *w, float scale) {
   const struct attention_call *c = w->call;
   for (int32_t r = 0; r < c->count; r++) {
     float *out = w->q + r * w->d;
-    load_floats(out, token_at(&c->q, w->base + c->first + r, (int64_t)c->head * w->d), c->q.dtype,
-                w->d);
-    if (scale != 1.0f) scale_floats(out, scale, w->d);
+    const void *src = token_at(&c->q, w->base + c->first + r, (int64_t)c->head * w->d);
+    load_floats(out, src, c->q.dtype, w->d);
+    scale_floats(out, scale, w->d);
   }
 }
 
@@ -68,9 +68,6 @@ static void pack_keys(struct work *w, int32_t first, int32_t n) {
     src = w->values, stride = w->padded;
   }
   transpose_floats(w->keys, ATTENTION_KEYS, src, stride, n, w->d);
-  int32_t end = (n + VL - 1) / VL * VL;
-  for (int32_t c = 0; n < end && c < w->d; c++)
-    memset(w->keys + c * ATTENTION_KEYS + n, 0, (size_t)(end - n) * sizeof(float));
 }
 
 static void pack_values(struct work *w, int32_t first, int32_t n) {
@@ -137,7 +134,7 @@ static void block_scores(const struct work *w, int32_t keys) {
 // ---- result[r] += sum of p[r][j] v[j] over j in [j0, j1) ----
 INLINE void context_tile(const struct work *w, int32_t row, const int rows, int32_t col,
                          const int vectors, int32_t j0, int32_t j1) {
-  vf acc[CONTEXT_GROUP][CONTEXT_VECTORS];
+  vf acc[CONTEXT_GROUP][CONTEXT_VECTORS]; // 8 x 2 or 4 x 4 of them are used
   float *out = w->result + row * w->padded + col;
   for (int r = 0; r < rows; r++)
     for (int x = 0; x < vectors; x++)
@@ -161,24 +158,32 @@ INLINE void context_tile(const struct work *w, int32_t row, const int rows, int3
 INLINE void context_columns(const struct work *w, int32_t row, const int rows, int32_t j0,
                             int32_t j1) {
   int32_t col = 0, end = (w->d + VL - 1) / VL * VL;
-  for (; col + 4 * VL <= end; col += 4 * VL)
-    context_tile(w, row, rows, col, 4, j0, j1);
+  if (rows <= 4)
+    for (; col + 4 * VL <= end; col += 4 * VL)
+      context_tile(w, row, rows, col, 4, j0, j1);
   if (col + 2 * VL <= end) context_tile(w, row, rows, col, 2, j0, j1), col += 2 * VL;
   if (col < end) context_tile(w, row, rows, col, 1, j0, j1);
+}
+
+// Rows [row, row + rows): what all of them see together, then what only some do.
+INLINE void context_rows(const struct work *w, const int32_t *valid, int32_t row, const int rows) {
+  int32_t common = valid[row];
+  for (int r = 1; r < rows; r++)
+    common = valid[row + r] < common ? valid[row + r] : common;
+  context_columns(w, row, rows, 0, common);
+  for (int r = 0; r < rows; r++)
+    if (valid[row + r] > common) context_columns(w, row + r, 1, common, valid[row + r]);
 }
 
 // `valid[r]`: keys of this block that query r may see. What a query may not see is not even
 // multiplied by zero, so that a NaN there stays there.
 static void block_context(const struct work *w, const int32_t *valid) {
   int32_t row = 0, count = w->call->count;
-  for (; row + CONTEXT_GROUP <= count; row += CONTEXT_GROUP) {
-    int32_t common = valid[row];
-    for (int r = 1; r < CONTEXT_GROUP; r++)
-      common = valid[row + r] < common ? valid[row + r] : common;
-    context_columns(w, row, CONTEXT_GROUP, 0, common);
-    for (int r = 0; r < CONTEXT_GROUP; r++)
-      if (valid[row + r] > common) context_columns(w, row + r, 1, common, valid[row + r]);
-  }
+  if (w->d <= 2 * VL) // two vectors a row: eight rows of sums fit the registers
+    for (; row + 8 <= count; row += 8)
+      context_rows(w, valid, row, 8);
+  for (; row + 4 <= count; row += 4)
+    context_rows(w, valid, row, 4);
   for (; row < count; row++)
     context_columns(w, row, 1, 0, valid[row]);
 }
@@ -254,7 +259,7 @@ static char *score_row(const struct work *w, int32_t r) {
   const struct attention_call *c = w->call;
   int64_t at = c->problem->heads * c->geometry->scores_offset[c->seq] +
                ((int64_t)c->head * w->length + c->first + r) * w->length;
-  return (char *)c->scores + at * (int64_t)dtype_bytes(c->problem->dtype);
+  return (char *)c->scores + at * element_bytes(c->problem->dtype);
 }
 
 void SIMD_NAME(scores_run)(const struct attention_call *call) {

@@ -4,6 +4,14 @@
 
 #include "kernels/cpu/simd/simd.h"
 
+// A copy in place: rows of a head are too short for a call.
+INLINE void copy_floats(float *out, const float *src, int32_t n) {
+  int32_t c = 0;
+  for (; c + VL <= n; c += VL)
+    vf_store(out + c, vf_load(src + c));
+  if (c < n) vf_store_n(out + c, vf_load_n(src + c, n - c), n - c);
+}
+
 INLINE void load_bf16_floats(float *out, const uint16_t *src, int32_t n) {
   int32_t c = 0;
   for (; c + VL <= n; c += VL)
@@ -26,7 +34,7 @@ INLINE void load_f16_floats(float *out, const uint16_t *src, int32_t n) {
 static inline void load_floats(float *out, const void *src, enum dtype dtype, int32_t n) {
   switch (dtype) {
   case DTYPE_F32:
-    memcpy(out, src, (size_t)n * sizeof *out);
+    copy_floats(out, src, n);
     break;
   case DTYPE_BF16:
     load_bf16_floats(out, src, n);
@@ -67,7 +75,7 @@ INLINE void store_f16_floats(uint16_t *out, const float *src, int32_t n) {
 static inline void store_floats(void *out, enum dtype dtype, const float *src, int32_t n) {
   switch (dtype) {
   case DTYPE_F32:
-    memcpy(out, src, (size_t)n * sizeof *src);
+    copy_floats(out, src, n);
     break;
   case DTYPE_BF16:
     store_bf16_floats(out, src, n);

@@ -8,7 +8,7 @@
 #define WIDTH 4 // vectors
 
 INLINE const void *element(const struct view *v, int64_t row, int64_t col) {
-  return (const char *)v->data + (row * v->stride + col) * (int64_t)dtype_bytes(v->dtype);
+  return (const char *)v->data + (row * v->stride + col) * element_bytes(v->dtype);
 }
 
 // v[i] <- element of operand `view` under it.

@@ -59,14 +59,13 @@ static inline float square_sum_of(const float *x, int32_t n) {
 }
 
 static inline float max_of(const float *x, int32_t n) {
-  vf best = vf_set(x[0]);
-  int32_t c = 0;
+  if (n < VL) return vf_reduce_max(vf_load_fill(x, n, x[0]));
+  vf best = vf_load(x);
+  int32_t c = VL;
   for (; c + VL <= n; c += VL)
     best = vf_max(best, vf_load(x + c));
-  float m = vf_reduce_max(best);
-  for (; c < n; c++)
-    m = x[c] > m || x[c] != x[c] ? x[c] : m;
-  return m;
+  if (c < n) best = vf_max(best, vf_load(x + n - VL)); // the last vector may overlap the one before
+  return vf_reduce_max(best);
 }
 
 // Sum and square sum of x - origin.
@@ -128,14 +127,12 @@ static inline float exp_floats(float *d, const float *x, float m, int32_t n) {
     vf_store(d + c, a);
     s0 += a;
   }
-  float tail = 0;
   if (c < n) {
-    vf a = vf_exp_negative(vf_load_n(x + c, n - c) - m);
+    vf a = vf_exp_negative(vf_load_fill(x + c, n - c, -__builtin_inff()) - m); // 0 in the other lanes
     vf_store_n(d + c, a, n - c);
-    for (int32_t i = c; i < n; i++)
-      tail += d[i];
+    s1 += a;
   }
-  return vf_sum(s0 + s1) + tail;
+  return vf_sum(s0 + s1);
 }
 
 static inline void softmax_floats(float *d, const float *x, int32_t n) {

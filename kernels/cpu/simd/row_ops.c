@@ -45,7 +45,7 @@ static struct reg destination(const struct block *b, int index) {
 
 // ---- loads and stores ----
 static const char *view_at(const struct view *v, int64_t row, int64_t col) {
-  return (const char *)v->data + (row * v->stride + col) * (int64_t)dtype_bytes(v->dtype);
+  return (const char *)v->data + (row * v->stride + col) * element_bytes(v->dtype);
 }
 
 static int64_t gather_index(const struct block *b, const struct row_input *input, int64_t row) {

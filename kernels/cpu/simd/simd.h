@@ -23,6 +23,11 @@ typedef uint16_t vh __attribute__((vector_size(SIMD_BYTES / 2)));
 typedef float vf_unaligned __attribute__((vector_size(SIMD_BYTES), aligned(4), may_alias));
 typedef uint16_t vh_unaligned __attribute__((vector_size(SIMD_BYTES / 2), aligned(2), may_alias));
 
+// dtype_bytes in place: a call costs as much as a short row.
+INLINE int64_t element_bytes(enum dtype dtype) {
+  return dtype == DTYPE_F32 || dtype == DTYPE_I32 ? 4 : dtype == DTYPE_I64 ? 8 : 2;
+}
+
 INLINE vf vf_set(float x) {
   return x - (vf){0};
 }
@@ -57,6 +62,20 @@ INLINE void vf_store_n(float *p, vf v, int n) {
   memcpy(lanes, &v, sizeof lanes);
   for (int i = 0; i < n; i++)
     p[i] = lanes[i];
+#endif
+}
+
+// The first n < VL floats of memory, `fill` in the other lanes.
+INLINE vf vf_load_fill(const float *p, int n, float fill) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_mask_loadu_ps(_mm512_set1_ps(fill), (__mmask16)((1u << n) - 1u), p);
+#else
+  vf v;
+  float lanes[VL];
+  for (int i = 0; i < VL; i++)
+    lanes[i] = i < n ? p[i] : fill;
+  memcpy(&v, lanes, sizeof v);
+  return v;
 #endif
 }
 
@@ -101,13 +120,19 @@ INLINE float vf_sum(vf v) {
 #endif
 }
 
+// NaN when any lane is.
 INLINE float vf_reduce_max(vf v) {
+#if defined(__AVX512F__)
+  if (_mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q)) return __builtin_nanf("");
+  return _mm512_reduce_max_ps((__m512)v);
+#else
   float lanes[VL];
   memcpy(lanes, &v, sizeof lanes);
   float best = lanes[0];
   for (int i = 1; i < VL; i++)
     best = lanes[i] > best || lanes[i] != lanes[i] ? lanes[i] : best;
   return best;
+#endif
 }
 
 INLINE vf vf_load_bf16(const uint16_t *p) {

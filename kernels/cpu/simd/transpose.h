@@ -1,16 +1,17 @@
-// out[c][j] = src[j][c] for j < rows, c < cols.
+// out[c][j] = src[j][c] for j < rows, c < cols; zeros from there to the next multiple of VL.
 #ifndef KERNELS_CPU_SIMD_TRANSPOSE_H
 #define KERNELS_CPU_SIMD_TRANSPOSE_H
 
 #include "kernels/cpu/simd/simd.h"
 
 #if defined(__AVX512F__)
-// 16 rows of 16 floats, in registers: pairs of lanes, then pairs of pairs, then 128-bit lanes
-// twice.
-INLINE void transpose16(float *out, int64_t out_stride, const float *src, int64_t stride) {
+// Up to 16 rows of 16 floats, in registers: pairs of lanes, then pairs of pairs, then 128-bit lanes
+// twice. Rows that are not there read as zeros.
+INLINE void transpose16(float *out, int64_t out_stride, const float *src, int64_t stride,
+                        int32_t rows) {
   __m512 a[16], b[16];
   for (int i = 0; i < 16; i++)
-    a[i] = _mm512_loadu_ps(src + i * stride);
+    a[i] = i < rows ? _mm512_loadu_ps(src + i * stride) : _mm512_setzero_ps();
   for (int i = 0; i < 16; i += 2) {
     b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
     b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
@@ -36,22 +37,25 @@ INLINE void transpose16(float *out, int64_t out_stride, const float *src, int64_
 }
 #endif
 
-static inline void transpose_floats(float *out, int64_t out_stride, const float *src,
-                                    int64_t stride, int32_t rows, int32_t cols) {
-  int32_t j = 0;
+static inline void transpose_floats(float *out, int64_t out_stride, const float *src, int64_t stride,
+                                    int32_t rows, int32_t cols) {
+  int32_t c = 0;
 #if defined(__AVX512F__)
-  for (; j + 16 <= rows; j += 16) {
-    int32_t c = 0;
-    for (; c + 16 <= cols; c += 16)
-      transpose16(out + c * out_stride + j, out_stride, src + j * stride + c, stride);
-    for (; c < cols; c++)
-      for (int32_t i = j; i < j + 16; i++)
-        out[c * out_stride + i] = src[i * stride + c];
-  }
+  for (; c + 16 <= cols; c += 16)
+    for (int32_t j = 0; j < rows; j += 16) {
+      float *to = out + c * out_stride + j;
+      if (rows - j >= 16)
+        transpose16(to, out_stride, src + j * stride + c, stride, 16);
+      else
+        transpose16(to, out_stride, src + j * stride + c, stride, rows - j);
+    }
 #endif
-  for (; j < rows; j++)
-    for (int32_t c = 0; c < cols; c++)
+  for (; c < cols; c++) {
+    for (int32_t j = 0; j < rows; j++)
       out[c * out_stride + j] = src[j * stride + c];
+    for (int32_t j = rows; j % VL != 0; j++)
+      out[c * out_stride + j] = 0;
+  }
 }
 
 #endif
