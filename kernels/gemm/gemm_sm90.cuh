@@ -236,23 +236,23 @@ static __device__ __forceinline__ void gemm_consume(const gemm_args &args, const
       }
       box = 0;
     }
+    // One copy of the epilogue's code, and the accumulators move past it: unrolled, it outgrows the instruction cache.
+#pragma unroll 1
+    for (int part = 0; part < C::PARTS; part++) {
+      const int h = part / C::PARTS_N, c = part % C::PARTS_N, col0 = n * C::BN + c * 64;
+      float v[32];
 #pragma unroll
-    for (int h = 0; h < C::HALVES; h++) {
+      for (int i = 0; i < 32; i++) v[i] = d[0][i];
 #pragma unroll
-      for (int c = 0; c < C::PARTS_N; c++) {
-        const int col0 = n * C::BN + c * 64;
-        if (row0 - warp % 4 * 16 + h * 64 < args.m && col0 < args.n) {
-          float v[32];
-#pragma unroll
-          for (int i = 0; i < 32; i++) v[i] = d[h][c * 32 + i];
-          if (!C::RESIDUAL) { // two boxes in turn: the store before the last has left this one
-            if (threadIdx.x % 32 == 0) tma_store_wait_read<1>();
-            __syncwarp();
-          }
-          gemm_write<C, ACT>(v, args, map_y, bias + (c * 64 + thread % 4 * 2) * 4, boxes + box * 2048, row0 + h * 64, col0);
+      for (int i = 0; i < (C::PARTS - 1) * 32; i++) d[i / (C::BN / 2)][i % (C::BN / 2)] = d[(i + 32) / (C::BN / 2)][(i + 32) % (C::BN / 2)];
+      if (row0 - warp % 4 * 16 + h * 64 < args.m && col0 < args.n) {
+        if (!C::RESIDUAL) { // two boxes in turn: the store before the last has left this one
+          if (threadIdx.x % 32 == 0) tma_store_wait_read<1>();
+          __syncwarp();
         }
-        box = C::RESIDUAL ? box + 1 : box ^ 1;
+        gemm_write<C, ACT>(v, args, map_y, bias + (c * 64 + thread % 4 * 2) * 4, boxes + box * 2048, row0 + h * 64, col0);
       }
+      box = C::RESIDUAL ? box + 1 : box ^ 1;
     }
   }
   if (threadIdx.x % 32 == 0) tma_store_wait_read<0>();
