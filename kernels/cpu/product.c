@@ -74,7 +74,8 @@ static enum product_kind choose(const struct product_spec *spec) {
 static bool pack_own(struct product *p, struct slice *s, const void *rows) {
   int32_t k = p->spec.problem.k, panel = p->spec.ops->panel_cols;
   s->packed_bytes = is_amx(p) ? amx_bytes(s->n, k) : own_f32_bytes(s->n, k, panel);
-  s->packed = aligned_alloc(64, (s->packed_bytes + 64) & ~(size_t)63);
+  s->packed = p->spec.take ? p->spec.take(p->spec.take_arg, s->packed_bytes)
+                           : aligned_alloc(64, (s->packed_bytes + 64) & ~(size_t)63);
   if (!s->packed) return false;
   if (is_amx(p))
     amx_pack(s->packed, rows, s->n, k);
@@ -136,7 +137,7 @@ void product_destroy(struct product *p) {
   if (!p) return;
   for (int32_t i = 0; i < p->n_slices; i++) {
     onednn_slice_destroy(p->slices[i].library);
-    free(p->slices[i].packed);
+    if (!p->spec.take) free(p->slices[i].packed);
   }
   free(p);
 }

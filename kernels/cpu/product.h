@@ -29,6 +29,9 @@ struct product_spec {
   enum product_kind kind;
   const struct cpu_features *features;
   const struct cpu_ops *ops;
+  // Where packed weights go: 64-byte aligned, must outlive the product. NULL: memory of its own.
+  void *(*take)(void *arg, size_t bytes);
+  void *take_arg;
 };
 
 struct product; // opaque; read-only after creation but for memory of its own per thread

@@ -10,6 +10,7 @@
 
 #define TILE_BYTES_MIN (256 << 10)
 #define ALLOC_ALIGN 64
+#define ARENA_HUGE_BYTES (4 << 20) // from here on an arena is worth huge pages
 
 static int cpu_probe(void) {
   return 1;
@@ -29,8 +30,7 @@ static void fill_caps(struct device *device, int n_threads) {
   caps->name = "cpu";
   caps->n_threads = n_threads;
   snprintf(caps->description, sizeof caps->description, "%s (%s%s, %d threads)", f->brand,
-           cpu_isa_name(f->isa), f->amx_bf16 ? " amx" : "",
-           n_threads);
+           cpu_isa_name(f->isa), f->amx_bf16 ? " amx" : "", n_threads);
   // Half of the second-level cache for the tile; the other half is for the weights that stream
   // through.
   int64_t tile = f->l2_bytes / 4 * 3;
@@ -104,7 +104,9 @@ static enum status cpu_lane_open(struct device *device, int64_t arena_bytes, str
   if (!lane) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a lane");
   lane->device = device;
   lane->arena_bytes = arena_bytes;
-  lane->arena = cpu_host_alloc(device, (size_t)(arena_bytes > 0 ? arena_bytes : 1));
+  size_t bytes = arena_bytes > 0 ? (size_t)arena_bytes : 1;
+  lane->arena =
+      bytes >= ARENA_HUGE_BYTES ? pool_take(&lane->pool, bytes) : cpu_host_alloc(device, bytes);
   if (!lane->arena) {
     free(lane);
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for an arena of %lld bytes",
@@ -116,7 +118,8 @@ static enum status cpu_lane_open(struct device *device, int64_t arena_bytes, str
 
 static void cpu_lane_close(struct device *device, struct lane *lane) {
   if (!lane) return;
-  cpu_host_free(device, lane->arena, (size_t)lane->arena_bytes);
+  if (!lane->pool.blocks) cpu_host_free(device, lane->arena, (size_t)lane->arena_bytes);
+  pool_deinit(&lane->pool);
   free(lane);
 }
 

@@ -4,6 +4,7 @@
 #define BACKEND_CPU_CPU_DEVICE_H
 
 #include "backend/backend.h"
+#include "backend/cpu/pool.h"
 #include "backend/cpu/team.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/features.h"
@@ -51,6 +52,7 @@ struct bound_plan {
   struct segment *segments;
   int32_t n_segments;
   struct thread_space *threads; // [n_threads]
+  struct pool pool;             // packed weights
   struct segment_state {
     _Alignas(64) _Atomic int64_t next;
   } * states; // [n_segments] next piece of work
@@ -58,8 +60,9 @@ struct bound_plan {
 
 struct lane {
   struct device *device;
-  char *arena;
+  char *arena; // in `pool` when it is large
   int64_t arena_bytes;
+  struct pool pool;
   struct lane_times times, done_times;
   bool busy;
   bool failed;

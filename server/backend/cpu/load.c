@@ -120,8 +120,13 @@ static enum status bind_row(struct bound_step *b, const struct plan *plan, struc
   return STATUS_OK;
 }
 
-static enum status bind_linear(struct device *device, struct bound_step *b,
+static void *take_packed(void *arg, size_t bytes) {
+  return pool_take(arg, bytes);
+}
+
+static enum status bind_linear(struct bound_plan *bound, struct bound_step *b,
                                const struct weight_table *table, struct error *err) {
+  struct device *device = bound->device;
   const struct step *step = b->step;
   struct weight_source source = {table, &step->in[1]};
   struct product_spec spec = {.problem = step->linear,
@@ -131,7 +136,9 @@ static enum status bind_linear(struct device *device, struct bound_step *b,
                               .n_threads = team_size(device->team),
                               .kind = device->product_kind,
                               .features = &device->features,
-                              .ops = device->ops};
+                              .ops = device->ops,
+                              .take = take_packed,
+                              .take_arg = &bound->pool};
   spec.problem.w_dtype = step->in[1].dtype;
   const char *why = "";
   b->product = product_create(&spec, read_weight_rows, &source, &why);
@@ -151,7 +158,7 @@ static enum status bind_step(struct bound_plan *bound, int32_t index,
     if (status != STATUS_OK) return status;
   }
   if (b->step->kind == STEP_ROW) return bind_row(b, bound->plan, err);
-  if (b->step->kind == STEP_LINEAR) return bind_linear(bound->device, b, table, err);
+  if (b->step->kind == STEP_LINEAR) return bind_linear(bound, b, table, err);
   return STATUS_OK;
 }
 
@@ -254,6 +261,7 @@ void cpu_unload(struct device *device, struct bound_plan *bound) {
     free(bound->threads[t].product);
     free(bound->threads[t].step_ns);
   }
+  pool_deinit(&bound->pool);
   free(bound->threads);
   free(bound->states);
   free(bound->segments);

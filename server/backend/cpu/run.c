@@ -266,8 +266,8 @@ static void run_thread(void *arg, int index) {
   }
 }
 
-// The team's first thread is whoever calls: the executor, which neither opened the device nor loaded
-// the plan, and OpenMP's thread count is a setting of each thread.
+// The team's first thread is whoever calls: the executor, which neither opened the device nor
+// loaded the plan, and OpenMP's thread count is a setting of each thread.
 static void caller_init(void) {
   static _Thread_local bool ready;
   if (ready) return;
