@@ -17,8 +17,9 @@ const char args_help[] =
     "  --version         print the version\n"
     "  --help            print this\n"
     "\n"
-    "SIGTERM or SIGINT drains: health turns NOT_SERVING, what was accepted is answered, then the "
-    "process ends;\n"
+    "SIGTERM, SIGINT or SIGHUP drains: health turns NOT_SERVING, what was accepted is answered, "
+    "then "
+    "the process ends;\n"
     "a second signal cuts off what is left.\n"
     "Exit codes: 0 ended in good order; 1 failed while starting or running; 2 wrong usage, "
     "settings or models.\n";
@@ -49,36 +50,33 @@ static bool flag_set(struct args *args, const char *word) {
   return false;
 }
 
-// "--name VALUE" and "--name=VALUE": the value, or NULL when `word` is not this option. *at moves
-// past a value of its own.
-static const char *option_value(const char *name, int argc, char **argv, int *at, bool *missing) {
-  const char *word = argv[*at];
-  size_t bytes = strlen(name);
-  if (strncmp(word, name, bytes) != 0) return NULL;
-  if (word[bytes] == '=') return word + bytes + 1;
-  if (word[bytes] != 0) return NULL;
-  if (*at + 1 < argc) return argv[++*at];
-  *missing = true;
-  return NULL;
-}
+struct option {
+  const char *name;
+  const char **value;
+};
 
+// "--name VALUE" or "--name=VALUE". *at moves past a value of its own.
 static enum status take_option(int argc, char **argv, int *at, struct args *out,
                                struct error *err) {
-  const char *word = argv[*at], *value;
-  bool missing = false;
-  if ((value = option_value("--config", argc, argv, at, &missing)))
-    out->config = value;
-  else if ((value = option_value("--listen", argc, argv, at, &missing)))
-    out->listen = value;
-  else if ((value = option_value("--admin", argc, argv, at, &missing)))
-    out->admin = value;
-  else if ((value = option_value("--model", argc, argv, at, &missing)))
-    return add_model(out, value, err);
-  else if (missing)
-    return error_set(err, STATUS_INVALID_ARGUMENT, "option %s needs a value", word);
-  else
-    return error_set(err, STATUS_INVALID_ARGUMENT, "unknown option %s", word);
-  return STATUS_OK;
+  const char *word = argv[*at], *model = NULL;
+  const struct option options[] = {{"--config", &out->config},
+                                   {"--listen", &out->listen},
+                                   {"--admin", &out->admin},
+                                   {"--model", &model}};
+  for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+    size_t bytes = strlen(options[i].name);
+    if (strncmp(word, options[i].name, bytes) != 0) continue;
+    if (word[bytes] == '=')
+      *options[i].value = word + bytes + 1;
+    else if (word[bytes] != 0)
+      continue; // another word that begins alike
+    else if (*at + 1 < argc)
+      *options[i].value = argv[++*at];
+    else
+      return error_set(err, STATUS_INVALID_ARGUMENT, "option %s needs a value", word);
+    return model ? add_model(out, model, err) : STATUS_OK;
+  }
+  return error_set(err, STATUS_INVALID_ARGUMENT, "unknown option %s", word);
 }
 
 enum status args_parse(int argc, char **argv, struct args *out, struct error *err) {

@@ -9,10 +9,10 @@
 
 // What the checks found out about a request before its memory is laid out.
 struct infer_shape {
-  int64_t batch, seq;                    // seq 0: the model has no sequences
-  int8_t wire_index[LIMIT_MODEL_INPUTS]; // by signature input: position among the request's inputs,
-                                         // -1: left out
-  bool raw;                              // raw_input_contents, else typed contents
+  int64_t batch, seq;                     // seq 0: the model has no sequences
+  int16_t wire_index[LIMIT_MODEL_INPUTS]; // by signature input: position among the request's
+                                          // inputs, -1: left out
+  bool raw; // raw_input_contents, else typed contents
 };
 
 // Names, dtypes, shapes, forms and byte counts of inputs and outputs against the model's signature,

@@ -177,7 +177,7 @@ static enum status check_typed(const struct signature_tensor *tensor,
 }
 
 static enum status check_input(const struct model *model, const struct wire_input *input,
-                               int8_t position, struct infer_shape *shape, struct error *err) {
+                               int16_t position, struct infer_shape *shape, struct error *err) {
   int i = find_tensor(model->inputs, model->n_inputs, input->name);
   char names[512];
   if (i < 0)
@@ -221,7 +221,7 @@ static enum status check_inputs(const struct model *model, const struct wire_inf
   *shape = (struct infer_shape){.raw = wire->n_raw > 0};
   memset(shape->wire_index, -1, sizeof shape->wire_index);
   for (int32_t i = 0; i < wire->n_inputs; i++) {
-    enum status status = check_input(model, &wire->inputs[i], (int8_t)i, shape, err);
+    enum status status = check_input(model, &wire->inputs[i], (int16_t)i, shape, err);
     if (status != STATUS_OK) return status;
   }
   enum status status = check_missing(model, shape, err);

@@ -89,6 +89,7 @@ static uint8_t *put_text(uint8_t *at, const struct param *param, const char *tex
   if (bytes > 32) bytes = 32;
   at = param_begin(at, param, 1 + bytes);
   *at++ = (uint8_t)bytes;
+  // NOLINTNEXTLINE(bugprone-not-null-terminated-result): the length stands in front
   memcpy(at, text, bytes);
   return at + bytes;
 }

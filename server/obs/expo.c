@@ -18,10 +18,11 @@
 #define SIZE_LAST_BIT 20
 
 void expo_text(struct expo *expo, const char *format, ...) {
+  size_t room = expo->used < expo->bytes ? expo->bytes - expo->used : 0;
+  char *at = room > 0 ? expo->out + expo->used : NULL;
   va_list args;
   va_start(args, format);
-  size_t room = expo->used < expo->bytes ? expo->bytes - expo->used : 0;
-  int n = vsnprintf(room ? expo->out + expo->used : NULL, room, format, args);
+  int n = vsnprintf(at, room, format, args);
   va_end(args);
   if (n > 0) expo->used += (size_t)n;
 }
