@@ -57,7 +57,7 @@ stage_asan() {
 # What more than one thread touches.
 stage_tsan() {
   build_preset tsan concurrent_tests
-  TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 run_ctest tsan tsan \
+  TSAN_OPTIONS="halt_on_error=1:ignore_noninstrumented_modules=1:suppressions=$FW_ROOT/tests/tsan.supp" run_ctest tsan tsan \
     -R '^(unit/(base|obs|sched|net|api|rpc)/|sim/|e2e/(serving|life))'
 }
 
