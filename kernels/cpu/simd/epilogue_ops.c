@@ -141,7 +141,8 @@ INLINE void run_usual(const struct epilogue_call *call, const enum second second
       for (int i = 0; i < WIDTH; i++) {
         v[i] = vf_load(x + i * VL) + b[i];
         if (second == SECOND_ADD) v[i] += o[i];
-        if (second == SECOND_GELU) v[i] = vf_gelu_erf(v[i]);
+        if (second == SECOND_GELU)
+          v[i] = dtype == DTYPE_BF16 ? vf_gelu_erf_for_bf16(v[i]) : vf_gelu_erf(v[i]);
       }
       store_vectors(&y, r, c, v);
     }

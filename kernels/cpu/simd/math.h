@@ -94,6 +94,34 @@ INLINE vf vf_gelu_erf(vf x) {
   return positive - a * 0.5f * erfc;
 }
 
+// The same for a result that is rounded to bf16 (2e-3): good to 3e-4, with a third fewer
+// instructions.
+INLINE vf vf_gelu_erf_for_bf16(vf x) {
+#if defined(__AVX512F__)
+  vf a = vf_abs(x);
+  __mmask16 inside = _mm512_cmp_ps_mask((__m512)a, _mm512_set1_ps(13.1f), _CMP_NGT_UQ);
+  a = (vf)_mm512_min_ps(_mm512_set1_ps(13.1f), (__m512)a);
+  // 14 bits of 1/x; erfcx by degree 4 (1.0e-4), e^r by degree 3 (7.5e-5).
+  vf t = (vf)_mm512_rcp14_ps((__m512)(a * (float)(0.66 * 0.70710678118654752) + 1.0f));
+  vf y = a * a * -0.72134752044f; // log2 of e^(-a^2/2)
+  vf n = (vf)_mm512_roundscale_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  vf r = (y - n) * 0.69314718056f;
+  vf e = vf_set(1.65668250e-01f);
+  e = e * r + 5.04963439e-01f;
+  e = e * r + 1.00016421e+00f;
+  e = vf_scale2(e * r + 9.99928069e-01f, n);
+  vf p = vf_set(-2.49478487e-01f);
+  p = p * t + 5.91724167e-01f;
+  p = p * t + 2.70637496e-01f;
+  p = p * t + 3.88013028e-01f;
+  p = p * t + -8.85680562e-04f;
+  vf erfc = (vf)_mm512_maskz_mul_ps(inside, (__m512)p, (__m512)e);
+  return (vf)_mm512_max_ps((__m512)x, _mm512_setzero_ps()) - a * 0.5f * erfc;
+#else
+  return vf_gelu_erf(x);
+#endif
+}
+
 INLINE vf vf_sigmoid(vf x) {
   return 1.0f / (1.0f + vf_exp(-x)); // a true division: the sum may be infinite
 }

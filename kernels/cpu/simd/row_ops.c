@@ -234,9 +234,9 @@ static float row_reduce(uint8_t op, const float *x, int32_t n) {
 
 static void layer_norm_row(float *d, const float *x, const float *gamma, const float *beta,
                            int32_t n, float eps) {
-  // A first mean, then mean and square of the differences from it: the first mean's own rounding
-  // (large when the values are far from zero) is corrected by the second.
-  float first = sum_of(x, n) / (float)n;
+  // Mean and square of the differences from a value near the mean: an origin far from zero (1e6 and
+  // a spread of 1) costs no digits, and one pass over the row is enough.
+  float first = near_mean(x, n);
   float sum, square;
   centred_sums(x, n, first, &sum, &square);
   float shift = sum / (float)n;

@@ -37,8 +37,8 @@ INLINE void transpose16(float *out, int64_t out_stride, const float *src, int64_
 }
 #endif
 
-static inline void transpose_floats(float *out, int64_t out_stride, const float *src, int64_t stride,
-                                    int32_t rows, int32_t cols) {
+static inline void transpose_floats(float *out, int64_t out_stride, const float *src,
+                                    int64_t stride, int32_t rows, int32_t cols) {
   int32_t c = 0;
 #if defined(__AVX512F__)
   for (; c + 16 <= cols; c += 16)
