@@ -34,7 +34,8 @@ AMX static void configure(int32_t upper, int32_t lower) {
   _tile_loadconfig(&c);
 }
 
-// Fetches `lines` (a multiple of 16) cache lines of weights that will be needed soon and may lie in memory.
+// Fetches `lines` (a multiple of 16) cache lines of weights that will be needed soon and may lie in
+// memory.
 static inline const char *fetch(const char *next, int32_t lines) {
   for (int32_t i = 0; i < lines; i += 16, next += 1024) {
 #define LINE(j) __builtin_prefetch(next + 64 * (j), 0, 2)
@@ -85,8 +86,9 @@ AMX static void micro_upper(const uint16_t *x, int64_t stride, const uint16_t *w
   _tile_stored(1, out + 16, OWN_GROUP_COLS * 4);
 }
 
-// Columns [first, first + cols) of the slice: sums of block `b` of the rows, then the epilogue. Every block fetches its
-// share of the panels that come after this group's, so that memory is read evenly and ahead of need.
+// Columns [first, first + cols) of the slice: sums of block `b` of the rows, then the epilogue.
+// Every block fetches its share of the panels that come after this group's, so that memory is read
+// evenly and ahead of need.
 AMX static void run_group(const struct product_call *c, int32_t first, int32_t cols, int32_t b,
                           int32_t blocks, void (*epilogue_run)(const struct epilogue_call *call)) {
   int32_t begin = c->rows * b / blocks, rows = c->rows * (b + 1) / blocks - begin;

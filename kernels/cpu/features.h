@@ -41,6 +41,8 @@ struct cpu_ops {
   // Own fp32 product (own.h): chosen where it measures faster than the library's.
   void (*product_f32_run)(const struct product_call *call);
   int32_t panel_cols; // of its packed weights
+  // n elements from one float dtype to another, rounded to nearest even.
+  void (*convert)(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n);
   // dst[i] = act(src[i]); for tests of the polynomials over all of fp32.
   void (*activate)(enum activation act, const float *src, float *dst, int64_t n);
   void (*exp)(const float *src, float *dst, int64_t n);

@@ -136,8 +136,12 @@ INLINE float vf_reduce_max(vf v) {
 }
 
 INLINE vf vf_load_bf16(const uint16_t *p) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+#else
   vh bits = *(const vh_unaligned *)p;
   return (vf)(__builtin_convertvector(bits, vu) << 16);
+#endif
 }
 
 // Round to nearest even; NaN stays NaN (quiet).

@@ -1,5 +1,6 @@
 // The kernel table of one instruction set.
 #include "kernels/cpu/simd/table.h"
+#include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/lines.h"
 
 static void activate(enum activation act, const float *src, float *dst, int64_t n) {
@@ -12,6 +13,15 @@ static void exponent(const float *src, float *dst, int64_t n) {
   for (; i + VL <= n; i += VL)
     vf_store(dst + i, vf_exp(vf_load(src + i)));
   if (i < n) vf_store_n(dst + i, vf_exp(vf_load_n(src + i, (int)(n - i))), (int)(n - i));
+}
+
+static void convert(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n) {
+  float line[1024];
+  for (int64_t i = 0; i < n; i += 1024) {
+    int32_t m = (int32_t)(n - i < 1024 ? n - i : 1024);
+    load_floats(line, (const char *)src + i * element_bytes(from), from, m);
+    store_floats((char *)dst + i * element_bytes(to), to, line, m);
+  }
 }
 
 #define ISA_portable CPU_PORTABLE
@@ -30,6 +40,7 @@ const struct cpu_ops SIMD_NAME(cpu_ops) = {
     .context_run = SIMD_NAME(context_run),
     .product_f32_run = SIMD_NAME(product_f32_run),
     .panel_cols = 2 * VL,
+    .convert = convert,
     .activate = activate,
     .exp = exponent,
 };

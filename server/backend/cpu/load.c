@@ -6,36 +6,28 @@
 #include <string.h>
 
 // ---- weights ----
-static float read_stored(const struct weight *w, int64_t index) {
-  const char *at = (const char *)w->data + index * (int64_t)dtype_bytes(w->stored_dtype);
-  uint16_t half;
-  float value;
-  if (w->stored_dtype == DTYPE_F32) {
-    memcpy(&value, at, sizeof value);
-    return value;
-  }
-  memcpy(&half, at, sizeof half);
-  return w->stored_dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
-}
+#define CONVERT_CHUNK 4096 // elements
 
-// Elements [first, first + n) of a stored weight as `dtype`.
-static void convert_weight(const struct weight *w, int64_t first, int64_t n, enum dtype dtype,
-                           void *out) {
+// Elements [first, first + n) of a stored weight as `dtype`. A file's data may lie at any address:
+// it goes through an aligned buffer before it is looked at as numbers.
+static void convert_weight(const struct cpu_ops *ops, const struct weight *w, int64_t first,
+                           int64_t n, enum dtype dtype, void *out) {
+  size_t from = dtype_bytes(w->stored_dtype), to = dtype_bytes(dtype);
+  const char *src = (const char *)w->data + (size_t)first * from;
   if (w->stored_dtype == dtype) {
-    memcpy(out, (const char *)w->data + first * (int64_t)dtype_bytes(dtype),
-           (size_t)n * dtype_bytes(dtype));
+    memcpy(out, src, (size_t)n * to);
     return;
   }
-  for (int64_t i = 0; i < n; i++) {
-    float value = read_stored(w, first + i);
-    if (dtype == DTYPE_F32)
-      ((float *)out)[i] = value;
-    else
-      ((uint16_t *)out)[i] = dtype == DTYPE_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
+  _Alignas(64) char buffer[CONVERT_CHUNK * sizeof(float)];
+  for (int64_t i = 0; i < n; i += CONVERT_CHUNK) {
+    int64_t m = n - i < CONVERT_CHUNK ? n - i : CONVERT_CHUNK;
+    memcpy(buffer, src + (size_t)i * from, (size_t)m * from);
+    ops->convert((char *)out + (size_t)i * to, dtype, buffer, w->stored_dtype, m);
   }
 }
 
 struct weight_source {
+  const struct cpu_ops *ops;
   const struct weight_table *table;
   const struct operand *operand;
 };
@@ -52,7 +44,7 @@ static bool read_weight_rows(void *arg, int32_t first, int32_t rows, void *out) 
     if (end > w->rows) end = w->rows;
     if (begin < end) {
       int64_t n = (int64_t)(end - begin) * w->cols;
-      convert_weight(w, (int64_t)begin * w->cols, n, operand->dtype, to);
+      convert_weight(source->ops, w, (int64_t)begin * w->cols, n, operand->dtype, to);
       to += (size_t)n * dtype_bytes(operand->dtype);
     }
     base += w->rows;
@@ -62,8 +54,8 @@ static bool read_weight_rows(void *arg, int32_t first, int32_t rows, void *out) 
 
 // A weight operand other than a product's matrix: where the file has it when that will do, else
 // converted.
-static enum status bind_weight(struct bound_step *b, int in, const struct weight_table *table,
-                               struct error *err) {
+static enum status bind_weight(const struct cpu_ops *ops, struct bound_step *b, int in,
+                               const struct weight_table *table, struct error *err) {
   const struct operand *operand = &b->step->in[in];
   size_t element = dtype_bytes(operand->dtype);
   int64_t elements = 0;
@@ -84,7 +76,7 @@ static enum status bind_weight(struct bound_step *b, int in, const struct weight
   b->owned[in] = true;
   for (int part = 0; part < operand->n_parts; part++) {
     const struct weight *w = &table->weights[operand->weight[part]];
-    convert_weight(w, 0, (int64_t)w->rows * w->cols, operand->dtype, out);
+    convert_weight(ops, w, 0, (int64_t)w->rows * w->cols, operand->dtype, out);
     out += (size_t)w->rows * (size_t)w->cols * element;
   }
   return STATUS_OK;
@@ -128,7 +120,7 @@ static enum status bind_linear(struct bound_plan *bound, struct bound_step *b,
                                const struct weight_table *table, struct error *err) {
   struct device *device = bound->device;
   const struct step *step = b->step;
-  struct weight_source source = {table, &step->in[1]};
+  struct weight_source source = {device->ops, table, &step->in[1]};
   struct product_spec spec = {.problem = step->linear,
                               .x_stride = step->in[0].stride,
                               .y_stride = step->out[0].stride,
@@ -154,7 +146,7 @@ static enum status bind_step(struct bound_plan *bound, int32_t index,
   b->step = &bound->plan->steps[index];
   for (int i = 0; i < b->step->n_in; i++) {
     if (b->step->in[i].place != PLACE_WEIGHT || (b->step->kind == STEP_LINEAR && i == 1)) continue;
-    enum status status = bind_weight(b, i, table, err);
+    enum status status = bind_weight(bound->device->ops, b, i, table, err);
     if (status != STATUS_OK) return status;
   }
   if (b->step->kind == STEP_ROW) return bind_row(b, bound->plan, err);
