@@ -29,7 +29,7 @@ static void read_brand(char out[64]) {
   const char *start = raw;
   while (*start == ' ')
     start++;
-  strncpy(out, start, 63);
+  memcpy(out, start, strlen(start) + 1); // at most 49 bytes
 }
 
 static void detect_x86(struct cpu_features *out) {
@@ -61,7 +61,8 @@ static int64_t cache_bytes(int name, int64_t guess) {
 void cpu_detect(struct cpu_features *out) {
   memset(out, 0, sizeof *out);
   out->isa = CPU_PORTABLE;
-  strcpy(out->brand, "unknown processor");
+  static const char unknown[] = "unknown processor";
+  memcpy(out->brand, unknown, sizeof unknown);
 #if defined(__x86_64__)
   detect_x86(out);
 #endif

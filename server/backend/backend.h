@@ -1,10 +1,10 @@
 // What a device is to the rest of the program: one vtable, two implementations (cpu, later cuda).
 //
-// Threads: probe, open, caps, load, unload, lane_open, lane_close and close are called by the control thread at load
-// time, or by the executor; between lane_open and lane_close the executor thread is a device's only caller.
-// copy_in, run, copy_out and submit are asynchronous where the device is: host memory that they were given stays valid
-// and unchanged until poll says done. On the CPU they finish before they return.
-// Nothing between lane_open and lane_close allocates.
+// Threads: probe, open, caps, load, unload, lane_open, lane_close and close are called by the
+// control thread at load time, or by the executor; between lane_open and lane_close the executor
+// thread is a device's only caller. copy_in, run, copy_out and submit are asynchronous where the
+// device is: host memory that they were given stays valid and unchanged until poll says done. On
+// the CPU they finish before they return. Nothing between lane_open and lane_close allocates.
 #ifndef BACKEND_BACKEND_H
 #define BACKEND_BACKEND_H
 
@@ -16,48 +16,61 @@ struct bound_plan; // a plan prepared for a device: packed weights, chosen kerne
 struct lane;       // a stream and an arena: one batch in flight
 
 struct device_caps {
-  const char *name;        // "cpu", "cuda"
-  char description[128];   // processor or GPU name and instruction set, for metadata and logs
+  const char *name;      // "cpu", "cuda"
+  char description[128]; // processor or GPU name and instruction set, for metadata and logs
   struct plan_caps plan;
-  bool async;              // false: work is done when the call returns
+  bool async; // false: work is done when the call returns
   int n_threads;
 };
 
 struct backend_options {
-  int index;               // which device of the kind
-  int threads;             // CPU: compute threads, 0 = all cores this process may use
+  int index;   // which device of the kind
+  int threads; // CPU: compute threads, 0 = all cores this process may use
 };
 
-struct lane_times {        // of the last batch; CPU: measured by the clock; CUDA: events
+struct lane_times { // of the last batch; CPU: measured by the clock; CUDA: events
   int64_t copy_in_ns, compute_ns, copy_out_ns;
 };
 
 struct backend_ops {
   const char *name;
   int (*probe)(void); // number of devices of this kind; 0 when there is none
-  enum status (*open)(const struct backend_options *options, struct device **out, struct error *err);
+  enum status (*open)(const struct backend_options *options, struct device **out,
+                      struct error *err);
   void (*close)(struct device *device);
   const struct device_caps *(*caps)(const struct device *device);
-  void *(*host_alloc)(struct device *device, size_t bytes); // pinned where it matters; 64-byte aligned; NULL: none left
+  void *(*host_alloc)(struct device *device,
+                      size_t bytes); // pinned where it matters; 64-byte aligned; NULL: none left
   void (*host_free)(struct device *device, void *memory, size_t bytes);
-  // Prepare a plan: choose kernels, convert and pack weights, create primitives for every bucket. Slow; load time.
-  enum status (*load)(struct device *device, const struct plan *plan, const struct weight_table *weights,
-                      struct bound_plan **out, struct error *err);
+  // Prepare a plan: choose kernels, convert and pack weights, create primitives for every bucket.
+  // Slow; load time.
+  enum status (*load)(struct device *device, const struct plan *plan,
+                      const struct weight_table *weights, struct bound_plan **out,
+                      struct error *err);
   void (*unload)(struct device *device, struct bound_plan *bound);
   // A lane big enough for every plan of `arena_bytes` and smaller.
-  enum status (*lane_open)(struct device *device, int64_t arena_bytes, struct lane **out, struct error *err);
+  enum status (*lane_open)(struct device *device, int64_t arena_bytes, struct lane **out,
+                           struct error *err);
   void (*lane_close)(struct device *device, struct lane *lane);
-  // Rows [row, row + n_rows) of signature input `input`, packed row-major at `rows` in the plan's input dtype.
-  void (*copy_in)(struct lane *lane, const struct bound_plan *bound, int input, int64_t row, int64_t n_rows, const void *rows);
+  // Rows [row, row + n_rows) of signature input `input`, packed row-major at `rows` in the plan's
+  // input dtype.
+  void (*copy_in)(struct lane *lane, const struct bound_plan *bound, int input, int64_t row,
+                  int64_t n_rows, const void *rows);
   // Same for an output; called after run. Contiguous rows at `rows`.
-  void (*copy_out)(struct lane *lane, const struct bound_plan *bound, int output, int64_t row, int64_t n_rows, void *rows);
-  // Run every step whose needed_by meets `outputs`. The geometry and its arrays stay valid until poll says done.
-  enum status (*run)(struct lane *lane, const struct bound_plan *bound, const struct batch_geometry *geometry, uint8_t outputs);
+  void (*copy_out)(struct lane *lane, const struct bound_plan *bound, int output, int64_t row,
+                   int64_t n_rows, void *rows);
+  // Run every step whose needed_by meets `outputs`. The geometry and its arrays stay valid until
+  // poll says done.
+  enum status (*run)(struct lane *lane, const struct bound_plan *bound,
+                     const struct batch_geometry *geometry, uint8_t outputs);
   void (*submit)(struct lane *lane); // the batch is complete: poll may be asked
-  // 1: done, times filled; 0: not yet; < 0: the device is lost (sticky): fail its requests UNAVAILABLE.
+  // 1: done, times filled; 0: not yet; < 0: the device is lost (sticky): fail its requests
+  // UNAVAILABLE.
   int (*poll)(struct lane *lane, struct lane_times *times);
-  // ns of each step of the lane's last run, in plan order, when step timing was switched on (bench, tests); else 0.
-  int (*step_times)(struct lane *lane, const struct bound_plan *bound, int64_t *ns, int32_t n_steps);
+  // ns of each step of the lane's last run, in plan order, when step timing was switched on (bench,
+  // tests); else 0.
+  int (*step_times)(struct lane *lane, const struct bound_plan *bound, int64_t *ns,
+                    int32_t n_steps);
 };
 
 extern const struct backend_ops backend_cpu;

@@ -64,6 +64,7 @@ static enum status bind_weight(const struct cpu_ops *ops, struct bound_step *b, 
     elements += (int64_t)w->rows * w->cols;
     b->weight_rows[in] += w->rows;
   }
+  FW_ASSERT(elements > 0); // shapes were checked when the graph was built
   const struct weight *only = &table->weights[operand->weight[0]];
   if (operand->n_parts == 1 && only->stored_dtype == operand->dtype &&
       (uintptr_t)only->data % element == 0) {
@@ -143,6 +144,7 @@ static enum status bind_linear(struct bound_plan *bound, struct bound_step *b,
 static enum status bind_step(struct bound_plan *bound, int32_t index,
                              const struct weight_table *table, struct error *err) {
   struct bound_step *b = &bound->steps[index];
+  FW_ASSERT(bound->plan->steps);
   b->step = &bound->plan->steps[index];
   for (int i = 0; i < b->step->n_in; i++) {
     if (b->step->in[i].place != PLACE_WEIGHT || (b->step->kind == STEP_LINEAR && i == 1)) continue;
@@ -160,6 +162,7 @@ static bool is_row_local(const struct step *step) {
 
 static void find_segments(struct bound_plan *bound) {
   const struct plan *plan = bound->plan;
+  FW_ASSERT(bound->segments);
   for (int32_t i = 0; i < plan->n_steps; i++) {
     const struct step *step = &plan->steps[i];
     struct segment *last = bound->n_segments ? &bound->segments[bound->n_segments - 1] : NULL;
