@@ -32,8 +32,8 @@ void model_put(struct model *model) {
   if (before == 1) model_free(model);
 }
 
-// The largest batch that the executor may form. A sequence has at least one token unless its mask is
-// empty, so as many sequences as tokens is no narrower limit in practice.
+// The largest batch that the executor may form. A sequence has at least one token unless its mask
+// is empty, so as many sequences as tokens is no narrower limit in practice.
 static struct plan_limits limits_of(const struct model *model) {
   return (struct plan_limits){model->batch.max_tokens, model->batch.max_tokens, model->max_seqlen};
 }
@@ -103,6 +103,7 @@ enum status model_bind(struct model *model, const struct backend_ops *backend,
       if (code != STATUS_OK) return code; // model_put unloads what is bound
     }
   }
+  weights_let_go(model->weights_owner);
   for (int m = 0; m < FUSION_MODES; m++)
     if (model->fusion_available[m])
       model->metrics[m] = metrics_model_add(model->name, model->version,

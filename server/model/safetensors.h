@@ -5,7 +5,8 @@
 // the data. Checked: the header fits and is a flat object without duplicate keys, each dtype is
 // known, shape x dtype = bytes, offsets are inside the data, and the tensors cover the data without
 // overlap or hole. Alignment of the data is not assumed. Load time only; read-only afterwards (any
-// thread). The file must not be cut while it is mapped: replace it by rename.
+// thread). The file must not be cut while it is mapped (until the model is bound): replace it by
+// rename.
 #ifndef MODEL_SAFETENSORS_H
 #define MODEL_SAFETENSORS_H
 

@@ -277,7 +277,7 @@ static int32_t step_embedding(struct builder *b, const struct conf_node *step) {
   }
   struct node node = {.op = OP_EMBEDDING, .n_in = 2};
   node.in[0] = ids;
-  node.in[1] = build_weight(b, step, table, WEIGHT_MATRIX, rows, cols);
+  node.in[1] = build_weight(b, step, table, WEIGHT_TABLE, rows, cols);
   return build_node(b, step, node, out, b->model->compute);
 }
 

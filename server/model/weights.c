@@ -8,14 +8,15 @@
 #include <string.h>
 
 struct weights {
-  struct safetensors *file; // NULL: synthetic
+  bool synthetic;
+  struct safetensors *file; // NULL: synthetic, or let go
   uint64_t seed;
   double scale;
   struct weight *table; // [capacity]
   enum weight_form *forms;
   int32_t n_weights, capacity;
   int64_t synthetic_bytes;
-  void *memory; // data of all synthetic weights
+  void *memory; // data of all synthetic weights, or of the file's that plans read in place
 };
 
 static enum status no_memory(struct error *err) {
@@ -37,6 +38,7 @@ enum status weights_open_synthetic(uint64_t seed, double scale, struct weights *
                                    struct error *err) {
   struct weights *weights = calloc(1, sizeof *weights);
   if (weights == NULL) return no_memory(err);
+  weights->synthetic = true;
   weights->seed = seed;
   weights->scale = scale;
   *out = weights;
@@ -55,7 +57,7 @@ void weights_close(struct weights *weights) {
 }
 
 bool weights_synthetic(const struct weights *weights) {
-  return weights->file == NULL;
+  return weights->synthetic;
 }
 
 // ---- shapes ---------------------------------------------------------------------------------
@@ -71,7 +73,7 @@ static bool entry_shape(const struct safetensors_entry *entry, int32_t *rows, in
 }
 
 bool weights_shape(const struct weights *weights, const char *name, int32_t *rows, int32_t *cols) {
-  if (weights->file == NULL) return false;
+  if (weights->synthetic) return false;
   const struct safetensors_entry *entry = safetensors_find(weights->file, name);
   return entry != NULL && entry_shape(entry, rows, cols);
 }
@@ -100,18 +102,22 @@ static enum status not_there(const struct weights *weights, const char *name, st
                    name, near ? "; the nearest is \"" : "", near ? best : "", near ? "\"" : "");
 }
 
+static bool has_rows(enum weight_form form) {
+  return form == WEIGHT_MATRIX || form == WEIGHT_TABLE;
+}
+
 static enum status check_entry(const struct safetensors_entry *entry, enum weight_form form,
                                int32_t rows, int32_t cols, struct error *err) {
   char found[200], expected[64];
   int32_t r = 0, c = 0;
   if (rows == 0)
     snprintf(expected, sizeof expected, "a matrix of at most 2^24 rows and columns");
-  else if (form == WEIGHT_MATRIX)
+  else if (has_rows(form))
     snprintf(expected, sizeof expected, "[%d, %d]", rows, cols);
   else
     snprintf(expected, sizeof expected, "[%d]", cols);
   bool right = entry_shape(entry, &r, &c) && r == rows && c == cols;
-  if (form == WEIGHT_MATRIX && entry->rank != 2) right = false;
+  if (has_rows(form) && entry->rank != 2) right = false;
   if (!right)
     return error_set(err, STATUS_INVALID_ARGUMENT, "weight \"%s\" has the shape %s; expected %s",
                      entry->name, shape_text(entry, found, sizeof found), expected);
@@ -163,6 +169,7 @@ enum status weights_add(struct weights *weights, const char *name, enum weight_f
   if (known >= 0) {
     const struct weight *w = &weights->table[known];
     *id = known;
+    if (form == WEIGHT_TABLE) weights->forms[known] = form; // of a product as well: it stays
     if (w->rows == rows && w->cols == cols) return STATUS_OK;
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "weight \"%s\" is [%d, %d] here and [%d, %d] elsewhere in the graph", name,
@@ -171,7 +178,7 @@ enum status weights_add(struct weights *weights, const char *name, enum weight_f
   struct weight weight = {.stored_dtype = DTYPE_F32, .rows = rows, .cols = cols};
   enum status code = grow(weights, err);
   if (code != STATUS_OK) return code;
-  if (weights->file == NULL) {
+  if (weights->synthetic) {
     code = account_synthetic(weights, name, rows, cols, err);
   } else {
     const struct safetensors_entry *entry = safetensors_find(weights->file, name);
@@ -221,10 +228,7 @@ static void fill_one(float *out, int64_t n, uint64_t key, float center, double s
   }
 }
 
-enum status weights_fill(struct weights *weights, struct error *err) {
-  if (weights == NULL || weights->file != NULL || weights->memory != NULL ||
-      weights->n_weights == 0)
-    return STATUS_OK;
+static enum status fill_synthetic(struct weights *weights, struct error *err) {
   weights->memory = aligned_alloc(64, (size_t)weights->synthetic_bytes);
   if (weights->memory == NULL)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
@@ -240,4 +244,46 @@ enum status weights_fill(struct weights *weights, struct error *err) {
     at += (n * 4 + 63) & ~(int64_t)63;
   }
   return STATUS_OK;
+}
+
+// ---- data of a file -------------------------------------------------------------------------
+
+static size_t stored_bytes(const struct weight *weight) {
+  return (size_t)weight->rows * (size_t)weight->cols * dtype_bytes(weight->stored_dtype);
+}
+
+// What plans read in place must not depend on the file any more: somebody may write into it (other
+// answers, silently) or cut it short (SIGBUS). Product matrices are packed anew when they are
+// bound.
+static enum status copy_kept(struct weights *weights, struct error *err) {
+  size_t bytes = 0;
+  for (int32_t i = 0; i < weights->n_weights; i++)
+    if (weights->forms[i] != WEIGHT_MATRIX)
+      bytes += (stored_bytes(&weights->table[i]) + 63) & ~(size_t)63;
+  if (bytes == 0) return STATUS_OK;
+  weights->memory = aligned_alloc(64, bytes);
+  if (weights->memory == NULL)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %zu bytes of weights", bytes);
+  char *at = weights->memory;
+  for (int32_t i = 0; i < weights->n_weights; i++) {
+    struct weight *weight = &weights->table[i];
+    if (weights->forms[i] == WEIGHT_MATRIX) continue;
+    memcpy(at, weight->data, stored_bytes(weight));
+    weight->data = at;
+    at += (stored_bytes(weight) + 63) & ~(size_t)63;
+  }
+  return STATUS_OK;
+}
+
+enum status weights_fill(struct weights *weights, struct error *err) {
+  if (weights == NULL || weights->memory != NULL || weights->n_weights == 0) return STATUS_OK;
+  return weights->synthetic ? fill_synthetic(weights, err) : copy_kept(weights, err);
+}
+
+void weights_let_go(struct weights *weights) {
+  if (weights == NULL || weights->file == NULL) return;
+  for (int32_t i = 0; i < weights->n_weights; i++)
+    if (weights->forms[i] == WEIGHT_MATRIX) weights->table[i].data = NULL;
+  safetensors_close(weights->file);
+  weights->file = NULL;
 }

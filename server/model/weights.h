@@ -3,7 +3,8 @@
 //
 // Control thread while a model loads; the table is read-only afterwards. Names and data live until
 // weights_close. Synthetic data depend on the seed and the weight's own name only: adding a layer
-// does not change the others.
+// does not change the others. After weights_let_go nothing depends on the file: it may be written
+// to, cut short or deleted while the model serves.
 #ifndef MODEL_WEIGHTS_H
 #define MODEL_WEIGHTS_H
 
@@ -11,7 +12,8 @@
 #include "model/safetensors.h"
 
 enum weight_form {
-  WEIGHT_MATRIX, // [rows, cols]
+  WEIGHT_MATRIX, // [rows, cols] of a product, which packs it in its own way when it is bound
+  WEIGHT_TABLE,  // [rows, cols], rows are picked by index and read where they are
   WEIGHT_VECTOR, // [cols]: bias, beta
   WEIGHT_GAIN,   // [cols]: the gamma of a norm; synthetic ones are around 1 instead of 0
 };
@@ -33,9 +35,11 @@ bool weights_synthetic(const struct weights *weights);
 // NOT_FOUND when the file has none.
 MUST_USE enum status weights_add(struct weights *weights, const char *name, enum weight_form form,
                                  int32_t rows, int32_t cols, int32_t *id, struct error *err);
-// Make the data of synthetic weights (nothing to do for a file or the second time). About 1 s per
-// billion.
+// Before binding: make the data of synthetic weights (about 1 s per billion), or copy what plans
+// read in place out of the file. Nothing to do the second time.
 MUST_USE enum status weights_fill(struct weights *weights, struct error *err);
+// After binding to every device: unmap the file. Data of product matrices are then NULL.
+void weights_let_go(struct weights *weights);
 // NULL (a model without weights) gives an empty table. Before weights_fill the data of synthetic
 // weights are NULL.
 struct weight_table weights_table(const struct weights *weights);

@@ -196,6 +196,44 @@ static void no_weights_are_an_empty_table(void **state) {
   weights_close(NULL);
 }
 
+static void after_binding_the_file_may_be_overwritten_and_cut(void **state) {
+  (void)state;
+  struct weights *weights = NULL;
+  struct error err;
+  int32_t matrix, table, vector;
+  const char *header = "{\"m\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"
+                       "\"t\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[8,16]},"
+                       "\"v\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[16,20]}}";
+  char file[sizeof path + 8];
+  uint8_t bytes[512] = {(uint8_t)strlen(header)};
+  memcpy(bytes + 8, header, strlen(header));
+  memset(bytes + 8 + strlen(header), 'a', 20);
+  snprintf(file, sizeof file, "%s.kept", path);
+  write_file(file, bytes, 8 + strlen(header) + 20);
+  assert_int_equal(weights_open_file(file, &weights, &err), STATUS_OK);
+  assert_int_equal(weights_add(weights, "m", WEIGHT_MATRIX, 1, 2, &matrix, &err), STATUS_OK);
+  assert_int_equal(weights_add(weights, "t", WEIGHT_MATRIX, 1, 2, &table, &err), STATUS_OK);
+  assert_int_equal(weights_add(weights, "t", WEIGHT_TABLE, 1, 2, &table, &err), STATUS_OK); // both
+  assert_int_equal(weights_add(weights, "v", WEIGHT_VECTOR, 1, 2, &vector, &err), STATUS_OK);
+  assert_int_equal(weights_fill(weights, &err), STATUS_OK);
+  const struct weight *all = weights_table(weights).weights;
+  assert_memory_equal(all[matrix].data, "aaaaaaaa", 8); // for the back ends to pack
+  memset(bytes + 8 + strlen(header), 'b', 20);
+  FILE *again = fopen(file, "r+"); // in place: the same inode
+  assert_int_equal(fwrite(bytes, 1, 8 + strlen(header) + 20, again), 8 + strlen(header) + 20);
+  assert_int_equal(fclose(again), 0);
+  assert_memory_equal(all[table].data, "aaaaaaaa", 8);
+  assert_memory_equal(all[vector].data, "aaaa", 4);
+  weights_let_go(weights);
+  assert_int_equal(truncate(file, 0), 0);
+  assert_null(all[matrix].data);
+  assert_memory_equal(all[table].data, "aaaaaaaa", 8);
+  assert_memory_equal(all[vector].data, "aaaa", 4);
+  weights_let_go(weights); // once only
+  weights_close(weights);
+  unlink(file);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_file_gives_shapes_and_data),
@@ -206,6 +244,7 @@ int main(void) {
       cmocka_unit_test(synthetic_values_have_the_asked_spread),
       cmocka_unit_test(gains_are_around_one),
       cmocka_unit_test(no_weights_are_an_empty_table),
+      cmocka_unit_test(after_binding_the_file_may_be_overwritten_and_cut),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
