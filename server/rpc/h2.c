@@ -4,6 +4,8 @@
 #include "base/log.h"
 #include "obs/metrics.h"
 #include "rpc/internal.h"
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MAX_FRAME_BYTES                                                                            \
@@ -205,10 +207,23 @@ static bool passed(int64_t since_ns, int64_t limit_ms, int64_t now_ns) {
   return since_ns != 0 && limit_ms > 0 && now_ns - since_ns > limit_ms * NS_PER_MS;
 }
 
+// A call that never becomes a whole request would hold its slot and the bytes that came for ever.
+static void late_requests(struct h2 *h2, int64_t now_ns) {
+  int64_t limit_ms = h2->rpc->limits.request_timeout_ms;
+  for (struct call *call = h2->calls; call; call = call->next) {
+    if (call->state != CALL_RECEIVING || !passed(call->headers_ns, limit_ms, now_ns)) continue;
+    char text[96];
+    snprintf(text, sizeof text,
+             "the request did not arrive within limits.request_timeout (%" PRId64 " ms)", limit_ms);
+    h2_call_fail(call, STATUS_DEADLINE_EXCEEDED, text);
+  }
+}
+
 void h2_tick(struct h2 *h2, int64_t now_ns) {
   const struct rpc_limits *limits = &h2->rpc->limits;
   h2->now_ns = now_ns;
   if (h2->dead || h2->closing) return;
+  late_requests(h2, now_ns);
   if (!h2->settings_seen && passed(h2->opened_ns, limits->handshake_timeout_ms, now_ns))
     h2_goaway(h2, NGHTTP2_SETTINGS_TIMEOUT, "no SETTINGS within limits.handshake_timeout");
   else if (passed(h2->headers_since_ns, limits->handshake_timeout_ms, now_ns))

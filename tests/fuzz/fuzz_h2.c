@@ -85,6 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                     .total_bytes = 4 << 20,
                                     .header_bytes = 4096,
                                     .handshake_timeout_ms = 1000,
+                                    .request_timeout_ms = 5000,
                                     .idle_timeout_ms = 5000,
                                     .stream_window_bytes = 65535,
                                     .connection_window_bytes = 65535};

@@ -217,6 +217,7 @@ static inline struct rpc_limits loopback_limits(void) {
                              .total_bytes = 64 << 20,
                              .header_bytes = 8192,
                              .handshake_timeout_ms = 1000,
+                             .request_timeout_ms = 60000,
                              .idle_timeout_ms = 0,
                              .stream_window_bytes = 256 << 10,
                              .connection_window_bytes = 1 << 20};

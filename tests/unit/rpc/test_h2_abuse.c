@@ -329,6 +329,30 @@ static void unfinished_header_block_times_out(void **state) {
   expect_goaway(loop, NGHTTP2_ENHANCE_YOUR_CALM, "headers");
 }
 
+static void a_request_that_never_ends_gives_back_its_slot_and_bytes(void **state) {
+  struct loopback *loop = *state;
+  preface(loop);
+  headers(loop, 1, "/t.T/Echo", NGHTTP2_FLAG_END_HEADERS);
+  headers(loop, 3, "/t.T/Echo", NGHTTP2_FLAG_END_HEADERS);
+  for (int second = 1; second <= 61; second++) { // a byte now and then is no progress
+    loop->now_ns = T0 + second * NS_PER_S;
+    frame(loop, NGHTTP2_DATA, 0, 3, second == 1 ? "\0\0\1\0\0" : "x", second == 1 ? 5 : 1);
+    h2_tick(loop->h2, loop->now_ns);
+    pump_out(loop);
+    if (second == 59) {
+      assert_int_equal(loop->n_resets, 0);
+      assert_int_equal(h2_calls(loop->h2), 2);
+      assert_in_range(rpc_used_bytes(loop->rpc), 1, 1 << 20);
+    }
+  }
+  assert_int_equal(loop->n_resets, 2);
+  assert_int_equal(loop->reset_code, NGHTTP2_NO_ERROR); // behind the trailers
+  assert_int_equal(h2_calls(loop->h2), 0);
+  assert_int_equal(rpc_used_bytes(loop->rpc), 0);
+  assert_int_equal(loop->n_goaways, 0);
+  assert_true(h2_want_read(loop->h2));
+}
+
 static void random_bytes_after_the_preface_never_hurt(void **state) {
   (void)state;
   test_random_seed(424242);
@@ -375,6 +399,7 @@ int main(void) {
       TEST(nine_hundred_declared_messages_stay_within_the_connections_budget),
       TEST(silence_and_half_headers_time_out),
       TEST(unfinished_header_block_times_out),
+      TEST(a_request_that_never_ends_gives_back_its_slot_and_bytes),
       cmocka_unit_test(random_bytes_after_the_preface_never_hurt),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
