@@ -326,6 +326,10 @@ struct conf_doc *conf_parse(const char *text, size_t bytes, struct conf_report *
     conf_fail_at(report, 0, 0, "%zu bytes; at most %d are read", bytes, LIMIT_CONF_BYTES);
     return NULL;
   }
+  if (bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { // some editors begin UTF-8 files so
+    text += 3;
+    bytes -= 3;
+  }
   yaml_parser_t parser;
   struct conf_doc *doc = calloc(1, sizeof *doc);
   struct builder *b = calloc(1, sizeof *b);

@@ -55,6 +55,17 @@ static void an_empty_file_is_an_empty_map(void **state) {
   }
 }
 
+static void a_byte_order_mark_and_carriage_returns_are_read_over(void **state) {
+  (void)state;
+  struct conf_report report;
+  struct conf_doc *doc = parse(&report, "\xEF\xBB\xBF"
+                                        "a: 1\r\nb: x\r\n");
+  assert_non_null(doc);
+  assert_string_equal(conf_find(conf_root(doc), "b")->text, "x");
+  assert_int_equal(conf_find(conf_root(doc), "a")->line, 1);
+  conf_free(doc);
+}
+
 static void broken_syntax_is_reported_where_it_is(void **state) {
   (void)state;
   refuses("a: 1\n\tb: 2\n", "2:1: a tab where YAML wants spaces\n");
@@ -289,6 +300,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_value_knows_its_place_and_path),
       cmocka_unit_test(an_empty_file_is_an_empty_map),
+      cmocka_unit_test(a_byte_order_mark_and_carriage_returns_are_read_over),
       cmocka_unit_test(broken_syntax_is_reported_where_it_is),
       cmocka_unit_test(duplicate_keys_are_all_reported),
       cmocka_unit_test(aliases_stand_for_their_values),
