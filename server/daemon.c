@@ -1,6 +1,7 @@
 #include "daemon.h"
 #include "api/api.h"
 #include "base/log.h"
+#include "descriptors.h"
 #include "net/net.h"
 #include "obs/metrics.h"
 #include "parts.h"
@@ -143,16 +144,18 @@ static enum status open_network(struct daemon *daemon, struct error *err) {
                                 .reap = api_reap,
                                 .metrics = expose,
                                 .ready = ready};
-  options.limits = (struct rpc_limits){.max_message_bytes = conf->max_message_bytes,
-                                       .max_connections = conf->max_connections,
-                                       .max_calls = conf->max_calls,
-                                       .connection_bytes = conf->connection_bytes,
-                                       .total_bytes = conf->total_bytes,
-                                       .header_bytes = conf->header_bytes,
-                                       .handshake_timeout_ms = conf->handshake_timeout_ms,
-                                       .idle_timeout_ms = conf->idle_timeout_ms,
-                                       .stream_window_bytes = conf->stream_window_bytes,
-                                       .connection_window_bytes = conf->connection_window_bytes};
+  options.limits =
+      (struct rpc_limits){.max_message_bytes = conf->max_message_bytes,
+                          .max_connections = descriptors_reserve(conf->max_connections),
+                          .max_calls = conf->max_calls,
+                          .connection_bytes = conf->connection_bytes,
+                          .total_bytes = conf->total_bytes,
+                          .header_bytes = conf->header_bytes,
+                          .handshake_timeout_ms = conf->handshake_timeout_ms,
+                          .request_timeout_ms = conf->request_timeout_ms,
+                          .idle_timeout_ms = conf->idle_timeout_ms,
+                          .stream_window_bytes = conf->stream_window_bytes,
+                          .connection_window_bytes = conf->connection_window_bytes};
   enum status status = net_open(&options, &daemon->net, err);
   if (status == STATUS_OK) status = net_start(daemon->net, err);
   return status;
@@ -208,11 +211,16 @@ static bool device_lost(const struct daemon *daemon) {
   return false;
 }
 
+// The terminal that it was started from is gone (SIGHUP): the same end as any other.
+static bool asks_for_the_end(int number) {
+  return number == SIGTERM || number == SIGINT || number == SIGHUP;
+}
+
 // Until a signal asks for the end (true), or something made going on pointless (false).
 static bool serve(const struct daemon *daemon, const sigset_t *signals) {
   for (;;) {
     int number = sigwaitinfo(signals, NULL);
-    if (number == SIGTERM || number == SIGINT) return true;
+    if (asks_for_the_end(number)) return true;
     if (atomic_load(&daemon->load) == LOAD_FAILED || device_lost(daemon)) return false;
   }
 }
@@ -225,7 +233,7 @@ static bool drain_delay(const struct server_conf *conf, const sigset_t *signals)
   for (int64_t left_ns; (left_ns = until_ns - clock_now_ns()) > 0;) {
     struct timespec left = {left_ns / NS_PER_S, left_ns % NS_PER_S};
     int number = sigtimedwait(signals, NULL, &left);
-    if (number == SIGTERM || number == SIGINT) return false;
+    if (asks_for_the_end(number)) return false;
   }
   return true;
 }
@@ -241,7 +249,7 @@ static void *watcher_main(void *arg) {
   struct watcher *watcher = arg;
   while (!atomic_load(&watcher->done)) {
     int number = sigwaitinfo(watcher->signals, NULL);
-    if (number == SIGTERM || number == SIGINT) net_drain(watcher->net, 0);
+    if (asks_for_the_end(number)) net_drain(watcher->net, 0);
   }
   return NULL;
 }
@@ -303,18 +311,37 @@ static enum exit_code fail(const struct error *err, enum exit_code code) {
   return code;
 }
 
+// Matrices are read from mapped files while models load: one that is cut short meanwhile ends the
+// process with a reason instead of a core. Once loaded, nothing reads a file any more.
+static void on_bus_error(int number) {
+  static const char text[] = "error: a weights file was cut short while it was read; replace such "
+                             "files by rename\n";
+  (void)number;
+  ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+  (void)ignored;
+  _exit(EXIT_FAILED);
+}
+
+// Before any thread: all inherit it.
+static void take_signals(sigset_t *signals) {
+  struct sigaction hangup;
+  sigemptyset(signals);
+  sigaddset(signals, SIGTERM);
+  sigaddset(signals, SIGINT);
+  sigaddset(signals, SIGNAL_WAKE);
+  if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) // nohup wants it so
+    sigaddset(signals, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, signals, NULL);
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGBUS, on_bus_error);
+}
+
 enum exit_code daemon_run(const struct server_conf *conf) {
   static struct daemon
       daemon; // large, and outlives threads that may still load when the process ends
   daemon = (struct daemon){.conf = conf, .parts = {.conf = conf}, .started_ns = clock_now_ns()};
   sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGNAL_WAKE);
-  pthread_sigmask(SIG_BLOCK, &signals, NULL); // before any thread: all inherit it
-  signal(SIGPIPE, SIG_IGN);
-
+  take_signals(&signals);
   struct error err;
   enum exit_code code = EXIT_GOOD;
   enum status status = parts_open_devices(&daemon.parts, &err);

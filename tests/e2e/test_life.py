@@ -4,14 +4,15 @@ import re
 import signal
 import socket
 import struct
+import tempfile
 import threading
 import time
 import unittest
 
 import grpc
 from harness import h2_frames as h2
-from harness import protobuf_bytes as pb
-from harness.daemon import Daemon, sanitized
+from harness import protobuf_bytes as pb, safetensors_file, tiny_bert
+from harness.daemon import Daemon, daemon_path, sanitized
 from harness.run import ROOT
 
 MODELS = os.path.join(ROOT, "tests", "e2e", "models")
@@ -367,6 +368,43 @@ class LifeTest(unittest.TestCase):
             connection.read_until(lambda: connection.settings)
             daemon.signal(signal.SIGTERM)
             daemon.wait(30)
+
+    def test_weights_that_are_overwritten_or_cut_while_they_serve_change_no_answer(self):
+        ids = struct.pack("<4q", 1, 2, 3, 4)
+        message = pb.infer_request("tiny", [pb.tensor("input_ids", "INT64", [1, 4])], [ids])
+        with tempfile.TemporaryDirectory() as folder:
+            model, path = tiny_bert.write(folder), os.path.join(folder, "model.safetensors")
+            with open(path, "rb") as file:
+                (header_bytes,) = struct.unpack("<Q", file.read(8))
+                header, data = file.read(header_bytes), file.read()
+            header += b" " * (-len(header) % 64)  # as other writers do: tables could be read where they are
+            safetensors_file.write_raw(path, header, data)
+            with Daemon([model]) as daemon, grpc.insecure_channel(daemon.address) as channel:
+                call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+
+                def outputs():
+                    return [value for field, value in pb.fields(call(message, timeout=30)) if field == 6]
+
+                before = outputs()
+                with open(path, "r+b") as file:
+                    file.write(b"\x11" * (8 + len(header) + len(data)))
+                self.assertEqual(outputs(), before)
+                os.truncate(path, 0)
+                self.assertEqual(outputs(), before)
+
+    def test_connections_leave_descriptors_for_the_admin_port(self):
+        command = ["/bin/sh", "-c", 'ulimit -n 64; exec "$0" "$@"', daemon_path()]
+        with Daemon([f"{MODELS}/block.yaml"], command=command) as daemon:
+            crowd = [socket.create_connection(("127.0.0.1", daemon.grpc_port), 5) for _ in range(70)]
+            self.assertEqual(daemon.http("/v2/health/ready")[0], 200)
+            self.assertIn("limits.connections", daemon.log())
+            for one in crowd:
+                one.close()
+
+    def test_a_hangup_drains_like_any_other_end(self):
+        with Daemon([f"{MODELS}/block.yaml"]) as daemon:
+            daemon.signal(signal.SIGHUP)
+            self.assertEqual(daemon.wait(), 0)
 
     def test_an_aborted_scrape_is_no_sigpipe(self):
         daemon = self.start()
