@@ -12,7 +12,8 @@
 struct rpc_limits {
   int64_t max_message_bytes, max_connections, max_calls, connection_bytes, total_bytes,
       header_bytes;
-  int64_t handshake_timeout_ms, request_timeout_ms, idle_timeout_ms, stream_window_bytes, connection_window_bytes;
+  int64_t handshake_timeout_ms, request_timeout_ms, idle_timeout_ms, stream_window_bytes,
+      connection_window_bytes;
 };
 
 struct rpc;
