@@ -23,7 +23,8 @@ target_include_directories(fw_kernels_cuda PUBLIC "${CMAKE_SOURCE_DIR}" SYSTEM P
 target_compile_options(fw_kernels_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Werror;-Wshadow;-fvisibility=hidden>
   # -Werror all-warnings covers wgmma serialisation and ignored setmaxnreg; spills are an error of their own
-  $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xptxas=--warn-on-spills;-Xptxas=-Werror;-lineinfo;-Xcompiler=-fvisibility=hidden>)
+  $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xptxas=--warn-on-spills;-Xptxas=-Werror>
+  $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo;-Xcompiler=-fvisibility=hidden>)
 target_compile_definitions(fw_kernels_cuda PRIVATE _GNU_SOURCE)
 set_target_properties(fw_kernels_cuda PROPERTIES CUDA_STANDARD 17 CUDA_ARCHITECTURES 90a)
 target_link_libraries(fw_kernels_cuda PUBLIC CUDA::cudart_static PkgConfig::OPENSSL ${CMAKE_DL_LIBS})
@@ -37,6 +38,10 @@ if(FUSEWIRE_TESTS)
     add_test(NAME kernels/cuda/${name} COMMAND cuda_${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
     set_tests_properties(kernels/cuda/${name} PROPERTIES SKIP_RETURN_CODE 77) # no GPU here
   endforeach()
+  if(TARGET cuda_test_row) # every generated kernel of the test through NVRTC: needs no GPU
+    add_test(NAME kernels/cuda/row_compile COMMAND cuda_test_row compile)
+    set_tests_properties(kernels/cuda/row_compile PROPERTIES SKIP_RETURN_CODE 77)
+  endif()
 endif()
 file(GLOB cuda_bench CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/bench/gpu/bench_*.c")
 foreach(source ${cuda_bench})

@@ -1,9 +1,11 @@
-// The CUDA kernels' C ABI: plain data in, stream last, nothing allocated, nothing waited for (load functions aside).
+// The CUDA kernels' C ABI: plain data in, stream last, nothing allocated, nothing waited for (load
+// functions aside).
 //
-// Every launcher returns 0, or a cudaError_t value: CUDA_UNSUPPORTED (cudaErrorNotSupported) when this kernel does not
-// take the problem (nothing was launched: ask the next one), anything else as the runtime reported it. Pointers are
-// device addresses. A launch is safe to capture into a graph; its arguments are copied at the call.
-// Threads: any thread with the device current; the kernels keep no state.
+// Every launcher returns 0, or a cudaError_t value: CUDA_UNSUPPORTED (cudaErrorNotSupported) when
+// this kernel does not take the problem (nothing was launched: ask the next one), anything else as
+// the runtime reported it. Pointers are device addresses. A launch is safe to capture into a graph;
+// its arguments are copied at the call. Threads: any thread with the device current; the kernels
+// keep no state.
 #ifndef KERNELS_CUDA_H
 #define KERNELS_CUDA_H
 
@@ -17,8 +19,9 @@ extern "C" {
 struct CUstream_st; // what cudaStream_t points to
 #define CUDA_UNSUPPORTED 801
 
-// ---- row programs: generated source, compiled at load time ----------------------------------------------------------
-// The compiler (NVRTC) is opened late, by name, so that one binary runs where there is none.
+// ---- row programs: generated source, compiled at load time -------------------------------------
+// ---------------------------------------------------------- The compiler (NVRTC) is opened late,
+// by name, so that one binary runs where there is none.
 struct jit;
 struct jit_options {
   const char *cache_dir; // finished cubins, one file each; NULL: no cache. Created if missing.
@@ -32,15 +35,18 @@ struct cubin {
   size_t bytes;
   bool cached; // came from the cache
 };
-// Compile `source` for `arch` ("sm_90a"), or take it from the cache: SHA-256 of source, options, NVRTC version and
-// architecture is the key. A cache entry that is damaged is rebuilt; a cache that cannot be written is not an error.
+// Compile `source` for `arch` ("sm_90a"), or take it from the cache: SHA-256 of source, options,
+// NVRTC version and architecture is the key. A cache entry that is damaged is rebuilt; a cache that
+// cannot be written is not an error.
 int jit_compile(struct jit *jit, const char *source, const char *arch, struct cubin *out,
                 char message[JIT_MESSAGE_BYTES]);
 void cubin_free(struct cubin *cubin);
-// The text that stands before generated kernels (common/act.cuh and codegen/prelude.cuh), NUL-terminated.
+// The text that stands before generated kernels (common/act.cuh and codegen/prelude.cuh),
+// NUL-terminated.
 extern const char row_prelude[];
 
-// Arguments of a generated kernel; the same layout as fw_row_args in codegen/prelude.cuh. Strides are in elements.
+// Arguments of a generated kernel; the same layout as fw_row_args in codegen/prelude.cuh. Strides
+// are in elements.
 struct row_args {
   const void *in[ROW_MAX_INPUTS];
   int64_t in_stride[ROW_MAX_INPUTS];
@@ -48,8 +54,8 @@ struct row_args {
   void *out[ROW_MAX_OUTPUTS];
   int64_t out_stride[ROW_MAX_OUTPUTS];
   int64_t rows;
-  const int32_t *positions;  // IN_GATHER with index_operand 255
-  const int32_t *cu_seqlens; // pools: rows are sequences
+  const int32_t *positions;            // IN_GATHER with index_operand 255
+  const int32_t *cu_seqlens;           // pools: rows are sequences
   int32_t index_bytes[ROW_MAX_INPUTS]; // 4 or 8 where in[i] holds indices
 };
 struct row_kernel {
@@ -59,23 +65,35 @@ struct row_kernel {
   struct row_tile tiles[ROW_VARIANTS];
 };
 // Load a cubin of row_source_all's text on the current device. Load time only.
-int row_kernel_load(const struct row_program *prog, const struct row_tile tiles[ROW_VARIANTS], const struct cubin *cubin,
-                    struct row_kernel *out);
+int row_kernel_load(const struct row_program *prog, const struct row_tile tiles[ROW_VARIANTS],
+                    const struct cubin *cubin, struct row_kernel *out);
 void row_kernel_unload(struct row_kernel *kernel);
-// Takes 16-byte accesses where every pointer and stride allows them, else the scalar variant. rows = 0 is no launch.
-int row_kernel_run(const struct row_kernel *kernel, const struct row_args *args, struct CUstream_st *stream);
+// Takes 16-byte accesses where every pointer and stride allows them, else the scalar variant. rows
+// = 0 is no launch.
+int row_kernel_run(const struct row_kernel *kernel, const struct row_args *args,
+                   struct CUstream_st *stream);
 
-// ---- products ---------------------------------------------------------------------------------------------------------
-// y [m, n] = epilogue(x [m, k] W^T): in[0] is x, in[1] is W [n, k], and epilogue operands are in[op.operand] (a step's
-// inputs as they stand). Any m, n, k >= 1 and any alignment: the tensor-core kernel where the operands allow it (16-bit x and
-// W of one dtype, 16-byte rows), else the simple one. y must not overlap an input, except that EPI_ADD's operand may be y.
-int linear_run(const struct linear_problem *problem, const struct view *in, const struct view *y, int64_t m, struct CUstream_st *stream);
+// ---- products ----------------------------------------------------------------------------------
+// y [m, n] = epilogue(x [m, k] W^T): in[0] is x, in[1] is W [n, k], and epilogue operands are
+// in[op.operand] (a step's inputs as they stand). Any m, n, k >= 1 and any alignment: the
+// tensor-core kernel where the operands allow it (16-bit x and W of one dtype, 16-byte rows), else
+// the simple one. y must not overlap an input, except that EPI_ADD's operand may be y. A row's bits
+// do not depend on m: whichever kernel m selects, every sum runs over k in the same order.
+int linear_run(const struct linear_problem *problem, const struct view *in, const struct view *y,
+               int64_t m, struct CUstream_st *stream);
 
-// ---- attention ----------------------------------------------------------------------------------------------------------
-// in: q [T, heads * d], k and v [T, kv_heads * d]; out [T, heads * d]: views, so that they may be columns of one wider buffer.
-// The geometry's counts are read on the host, its arrays are device addresses. out may be q.
-int attention_run(const struct attention_problem *problem, const struct view *in, const struct view *out,
-                  const struct batch_geometry *geometry, struct CUstream_st *stream);
+// The same, giving that promise up: with few rows k may be split between blocks, in an order that
+// depends on m.
+int linear_run_fastest(const struct linear_problem *problem, const struct view *in,
+                       const struct view *y, int64_t m, struct CUstream_st *stream);
+
+// ---- attention ---------------------------------------------------------------------------------
+// in: q [T, heads * d], k and v [T, kv_heads * d]; out [T, heads * d]: views, so that they may be
+// columns of one wider buffer. The geometry's counts are read on the host, its arrays are device
+// addresses. out may be q.
+int attention_run(const struct attention_problem *problem, const struct view *in,
+                  const struct view *out, const struct batch_geometry *geometry,
+                  struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

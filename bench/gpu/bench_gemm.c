@@ -1,5 +1,6 @@
-// Linear with its epilogue beside cuBLASLt on the same card in the same run: the plain product, cuBLASLt's own bias + tanh-GELU
-// epilogue, and ours with exact erf GELU by each tile. Microseconds of GPU time by graph replay; N(0,1) data.
+// Linear with its epilogue beside cuBLASLt on the same card in the same run: the plain product,
+// cuBLASLt's own bias + tanh-GELU epilogue, and ours with exact erf GELU by each tile. Microseconds
+// of GPU time by graph replay; N(0,1) data.
 #include "gpu_bench.h"
 
 #include "kernels/gemm/gemm.h"
@@ -21,8 +22,9 @@ struct size {
   int32_t k, n;
 };
 static const struct size sizes[] = {
-    {16384, 768, 3072}, {16384, 1024, 4096}, {8192, 4096, 16384}, {4096, 768, 3072}, {65536, 256, 1024},
-    {16384, 3072, 768}, {4096, 768, 2304},   {4096, 3072, 768},   {8192, 8192, 8192}, {128, 768, 3072}, {512, 768, 3072},
+    {16384, 768, 3072}, {16384, 1024, 4096}, {8192, 4096, 16384}, {4096, 768, 3072},
+    {65536, 256, 1024}, {16384, 3072, 768},  {4096, 768, 2304},   {4096, 3072, 768},
+    {8192, 8192, 8192}, {128, 768, 3072},    {512, 768, 3072},
 };
 static cublasLtHandle_t lt;
 static void *workspace;
@@ -37,32 +39,38 @@ struct product {
   void *y;
 };
 
-static void product_make(struct product *p, const struct size *s, const void *x, const void *w, void *y, const void *bias) {
+static void product_make(struct product *p, const struct size *s, const void *x, const void *w,
+                         void *y, const void *bias) {
   cublasOperation_t transpose = CUBLAS_OP_T;
   cublasLtMatmulPreference_t preference;
   size_t bytes = WORKSPACE_BYTES;
   *p = (struct product){.w = w, .x = x, .y = y};
   CHECK_LT(cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  CHECK_LT(cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose));
+  CHECK_LT(cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
+                                          sizeof transpose));
   if (bias) {
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_GELU_BIAS;
-    CHECK_LT(cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    CHECK_LT(cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    CHECK_LT(cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                            sizeof epilogue));
+    CHECK_LT(cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                            sizeof bias));
   }
   CHECK_LT(cublasLtMatrixLayoutCreate(&p->a, CUDA_R_16BF, (uint64_t)s->k, (uint64_t)s->n, s->k));
   CHECK_LT(cublasLtMatrixLayoutCreate(&p->b, CUDA_R_16BF, (uint64_t)s->k, (uint64_t)s->m, s->k));
   CHECK_LT(cublasLtMatrixLayoutCreate(&p->d, CUDA_R_16BF, (uint64_t)s->n, (uint64_t)s->m, s->n));
   CHECK_LT(cublasLtMatmulPreferenceCreate(&preference));
-  CHECK_LT(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
-  CHECK_LT(cublasLtMatmulAlgoGetHeuristic(lt, p->op, p->a, p->b, p->d, p->d, preference, 8, p->found, &p->n_found));
+  CHECK_LT(cublasLtMatmulPreferenceSetAttribute(
+      preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
+  CHECK_LT(cublasLtMatmulAlgoGetHeuristic(lt, p->op, p->a, p->b, p->d, p->d, preference, 8,
+                                          p->found, &p->n_found));
   cublasLtMatmulPreferenceDestroy(preference);
 }
 
 static void product_launch(void *arg) {
   struct product *p = arg;
   float one = 1, zero = 0;
-  CHECK_LT(cublasLtMatmul(lt, p->op, &one, p->w, p->a, p->x, p->b, &zero, p->y, p->d, p->y, p->d, &p->found[p->use].algo, workspace,
-                          WORKSPACE_BYTES, bench_stream));
+  CHECK_LT(cublasLtMatmul(lt, p->op, &one, p->w, p->a, p->x, p->b, &zero, p->y, p->d, p->y, p->d,
+                          &p->found[p->use].algo, workspace, WORKSPACE_BYTES, bench_stream));
 }
 
 // First choice of the library, and the best of its first four.
@@ -89,14 +97,16 @@ static void ours_launch(void *arg) {
 static double ours_us(struct ours *o, int n_epilogue, int act, enum gemm_tile tile, int n) {
   o->problem.n_epilogue = (uint8_t)n_epilogue;
   o->problem.epilogue[0] = (struct epilogue_op){.kind = EPI_BIAS, .operand = 2};
-  o->problem.epilogue[1] = act ? (struct epilogue_op){.kind = EPI_ACT, .act = (uint8_t)act} : (struct epilogue_op){.kind = EPI_ADD, .operand = 3};
+  o->problem.epilogue[1] = act ? (struct epilogue_op){.kind = EPI_ACT, .act = (uint8_t)act}
+                               : (struct epilogue_op){.kind = EPI_ADD, .operand = 3};
   o->tile = tile;
   return bench_us(ours_launch, o, n);
 }
 
 static void run_size(const struct size *s) {
   double scale = 1 / sqrt(s->k), flop = 2.0 * (double)s->m * s->n * s->k;
-  void *x = bench_normal(DTYPE_BF16, s->m * s->k, 1), *w = bench_normal(DTYPE_BF16, (int64_t)s->n * s->k, scale);
+  void *x = bench_normal(DTYPE_BF16, s->m * s->k, 1),
+       *w = bench_normal(DTYPE_BF16, (int64_t)s->n * s->k, scale);
   void *b = bench_normal(DTYPE_BF16, s->n, 1), *r = bench_normal(DTYPE_BF16, s->m * s->n, 1), *y;
   CHECK_CUDA(cudaMalloc(&y, (size_t)(s->m * s->n) * 2));
   struct product plain, fused;
@@ -106,25 +116,40 @@ static void run_size(const struct size *s) {
   product_make(&fused, s, x, w, y, b);
   product_times(&plain, n, &first, &best);
   product_times(&fused, n, &fused_first, &fused_best);
-  struct ours o = {.problem = {.n = s->n, .k = s->k, .x_dtype = DTYPE_BF16, .w_dtype = DTYPE_BF16, .y_dtype = DTYPE_BF16}, .m = s->m};
-  o.in[0] = (struct view){x, s->k, s->k, DTYPE_BF16}, o.in[1] = (struct view){w, s->k, s->k, DTYPE_BF16};
-  o.in[2] = (struct view){b, s->n, s->n, DTYPE_BF16}, o.in[3] = (struct view){r, s->n, s->n, DTYPE_BF16};
+  struct ours o = {.problem = {.n = s->n,
+                               .k = s->k,
+                               .x_dtype = DTYPE_BF16,
+                               .w_dtype = DTYPE_BF16,
+                               .y_dtype = DTYPE_BF16},
+                   .m = s->m};
+  o.in[0] = (struct view){x, s->k, s->k, DTYPE_BF16},
+  o.in[1] = (struct view){w, s->k, s->k, DTYPE_BF16};
+  o.in[2] = (struct view){b, s->n, s->n, DTYPE_BF16},
+  o.in[3] = (struct view){r, s->n, s->n, DTYPE_BF16};
   o.y = (struct view){y, s->n, s->n, DTYPE_BF16};
-  printf("{\"work\": \"linear\", \"m\": %ld, \"k\": %d, \"n\": %d, \"product_us\": %.2f, \"product_best_us\": %.2f, \"tflops\": %.0f, "
+  printf("{\"work\": \"linear\", \"m\": %ld, \"k\": %d, \"n\": %d, \"product_us\": %.2f, "
+         "\"product_best_us\": %.2f, \"tflops\": %.0f, "
          "\"lt_bias_tanh_us\": %.2f, \"lt_bias_tanh_best_us\": %.2f",
          (long)s->m, s->k, s->n, first, best, flop / best / 1e6, fused_first, fused_best);
   for (int tile = 0; tile < GEMM_TILES; tile++) {
-    double none = ours_us(&o, 0, 0, (enum gemm_tile)tile, n), gelu = ours_us(&o, 2, ACT_GELU_ERF, (enum gemm_tile)tile, n);
+    double none = ours_us(&o, 0, 0, (enum gemm_tile)tile, n),
+           gelu = ours_us(&o, 2, ACT_GELU_ERF, (enum gemm_tile)tile, n);
     double residual = ours_us(&o, 2, 0, (enum gemm_tile)tile, n);
-    printf(",\n   \"tile%d\": {\"none_us\": %.2f, \"bias_erf_us\": %.2f, \"bias_residual_us\": %.2f, \"erf_of_product\": %.3f, \"tflops\": %.0f}",
-           tile, none, gelu, residual, gelu / first, flop / gelu / 1e6);
+    double bias = ours_us(&o, 1, 0, (enum gemm_tile)tile, n);
+    o.problem.epilogue[0] = (struct epilogue_op){.kind = EPI_ACT, .act = ACT_GELU_ERF};
+    double erf_only = bench_us(ours_launch, &o, n);
+    printf(",\n   \"tile%d\": {\"bias_us\": %.2f, \"erf_us\": %.2f, \"none_us\": %.2f, "
+           "\"bias_erf_us\": %.2f, \"bias_residual_us\": %.2f, \"erf_of_product\": %.3f, "
+           "\"tflops\": %.0f}",
+           tile, bias, erf_only, none, gelu, residual, gelu / first, flop / gelu / 1e6);
   }
   printf("}\n");
   fflush(stdout);
   cudaFree(x), cudaFree(w), cudaFree(b), cudaFree(r), cudaFree(y);
 }
 
-// Few rows, weights streamed: `layers` distinct weights in one graph, together larger than L2; microseconds a product.
+// Few rows, weights streamed: `layers` distinct weights in one graph, together larger than L2;
+// microseconds a product.
 struct few {
   struct ours ours;
   struct product product;
@@ -143,8 +168,12 @@ static void few_launch(void *arg) {
       continue;
     }
     f->ours.in[1].data = f->w + layer * (size_t)i;
-    if (f->bn == 0) CHECK_CUDA(gemm_sm90_bf16(&f->ours.problem, f->ours.in, &f->ours.y, f->ours.m, GEMM_PINGPONG_128x128, bench_stream));
-    else CHECK_CUDA(gemm_small_bf16(&f->ours.problem, f->ours.in, &f->ours.y, f->ours.m, f->bn, f->split, bench_stream));
+    if (f->bn == 0)
+      CHECK_CUDA(gemm_sm90_bf16(&f->ours.problem, f->ours.in, &f->ours.y, f->ours.m,
+                                GEMM_PINGPONG_128x128, bench_stream));
+    else
+      CHECK_CUDA(gemm_small_bf16(&f->ours.problem, f->ours.in, &f->ours.y, f->ours.m, f->bn,
+                                 f->split, bench_stream));
   }
 }
 
@@ -152,22 +181,33 @@ static void run_few(int64_t m, int32_t k, int32_t n, int layers) {
   struct size s = {m, k, n};
   double bytes = 2.0 * ((double)n * k + (double)m * k + (double)m * n);
   void *x = bench_normal(DTYPE_BF16, m * k, 1), *b = bench_normal(DTYPE_BF16, n, 1), *y;
-  struct few f = {.layers = layers, .w = bench_normal(DTYPE_BF16, (int64_t)n * k * layers, 1 / sqrt(k))};
+  struct few f = {.layers = layers,
+                  .w = bench_normal(DTYPE_BF16, (int64_t)n * k * layers, 1 / sqrt(k))};
   CHECK_CUDA(cudaMalloc(&y, (size_t)(m * n) * 2));
   product_make(&f.product, &s, x, f.w, y, b);
   f.lt = true;
   double best = 1e9;
-  for (f.product.use = 0; f.product.use < f.product.n_found && f.product.use < 4; f.product.use++) best = fmin(best, bench_us(few_launch, &f, 1) / layers);
+  for (f.product.use = 0; f.product.use < f.product.n_found && f.product.use < 4; f.product.use++)
+    best = fmin(best, bench_us(few_launch, &f, 1) / layers);
   f.lt = false;
-  f.ours = (struct ours){.problem = {.n = n, .k = k, .x_dtype = DTYPE_BF16, .w_dtype = DTYPE_BF16, .y_dtype = DTYPE_BF16, .n_epilogue = 2}, .m = m};
+  f.ours = (struct ours){.problem = {.n = n,
+                                     .k = k,
+                                     .x_dtype = DTYPE_BF16,
+                                     .w_dtype = DTYPE_BF16,
+                                     .y_dtype = DTYPE_BF16,
+                                     .n_epilogue = 2},
+                         .m = m};
   f.ours.problem.epilogue[0] = (struct epilogue_op){.kind = EPI_BIAS, .operand = 2};
   f.ours.problem.epilogue[1] = (struct epilogue_op){.kind = EPI_ACT, .act = ACT_GELU_ERF};
-  f.ours.in[0] = (struct view){x, k, k, DTYPE_BF16}, f.ours.in[1] = (struct view){f.w, k, k, DTYPE_BF16};
+  f.ours.in[0] = (struct view){x, k, k, DTYPE_BF16},
+  f.ours.in[1] = (struct view){f.w, k, k, DTYPE_BF16};
   f.ours.in[2] = (struct view){b, n, n, DTYPE_BF16}, f.ours.y = (struct view){y, n, n, DTYPE_BF16};
-  printf("{\"work\": \"few rows\", \"m\": %ld, \"k\": %d, \"n\": %d, \"bytes_us\": %.2f, \"lt_bias_tanh_best_us\": %.2f, \"pingpong_us\": %.2f", (long)m, k, n,
-         bytes / 4.3e6, best, bench_us(few_launch, &f, 1) / layers);
+  printf("{\"work\": \"few rows\", \"m\": %ld, \"k\": %d, \"n\": %d, \"bytes_us\": %.2f, "
+         "\"lt_bias_tanh_best_us\": %.2f, \"pingpong_us\": %.2f",
+         (long)m, k, n, bytes / 4.3e6, best, bench_us(few_launch, &f, 1) / layers);
   for (f.bn = 32; f.bn <= 64; f.bn += 32) {
-    for (f.split = 1; f.split <= 8; f.split *= 2) printf(", \"%dx%d\": %.2f", f.bn, f.split, bench_us(few_launch, &f, 1) / layers);
+    for (f.split = 1; f.split <= 8; f.split *= 2)
+      printf(", \"%dx%d\": %.2f", f.bn, f.split, bench_us(few_launch, &f, 1) / layers);
   }
   printf("}\n");
   fflush(stdout);
@@ -179,9 +219,10 @@ int main(int argc, char **argv) {
   CHECK_LT(cublasLtCreate(&lt));
   CHECK_CUDA(cudaMalloc(&workspace, WORKSPACE_BYTES));
   int n = argc > 1 ? atoi(argv[1]) : (int)(sizeof sizes / sizeof *sizes);
-  for (int i = 0; i < n; i++) run_size(&sizes[i]);
+  for (int i = 0; i < n; i++)
+    run_size(&sizes[i]);
   static const int64_t ms[] = {1, 16, 64, 128, 256};
-  for (int i = 0; i < 5; i++) {
+  for (int i = 0; i < (n < 5 ? 0 : 5); i++) {
     run_few(ms[i], 768, 3072, 48);
     run_few(ms[i], 3072, 768, 48);
     run_few(ms[i], 768, 768, 96);

@@ -1,7 +1,9 @@
-// What the GPU benches share: N(0,1) data, time of one launch by graph replay, a line of JSON per figure.
+// What the GPU benches share: N(0,1) data, time of one launch by graph replay, a line of JSON per
+// figure.
 //
-// A figure is the median over replays of a graph that holds `n` launches, divided by n: no launch cost of the host is in
-// it. The same rule measures our kernels, the copy that is their floor, and the libraries beside them.
+// A figure is the median over replays of a graph that holds `n` launches, divided by n: no launch
+// cost of the host is in it. The same rule measures our kernels, the copy that is their floor, and
+// the libraries beside them.
 #ifndef GPU_GPU_BENCH_H
 #define GPU_GPU_BENCH_H
 
@@ -38,7 +40,8 @@ static inline double bench_us(void (*launch)(void *arg), void *arg, int n) {
   launch(arg); // outside the capture: whatever loads late does so here
   CHECK_CUDA(cudaStreamSynchronize(bench_stream));
   CHECK_CUDA(cudaStreamBeginCapture(bench_stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < n; i++) launch(arg);
+  for (int i = 0; i < n; i++)
+    launch(arg);
   CHECK_CUDA(cudaStreamEndCapture(bench_stream, &graph));
   CHECK_CUDA(cudaGraphInstantiate(&exec, graph, 0));
   CHECK_CUDA(cudaEventCreate(&start));
@@ -81,13 +84,16 @@ static inline void *bench_normal(enum dtype dtype, int64_t n, double scale) {
   }
   for (int i = 0; i < PERIOD; i++) {
     float x = samples[i] * (float)scale;
-    if (dtype == DTYPE_F32) ((float *)host)[i] = x;
-    else ((uint16_t *)host)[i] = dtype == DTYPE_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    if (dtype == DTYPE_F32)
+      ((float *)host)[i] = x;
+    else
+      ((uint16_t *)host)[i] = dtype == DTYPE_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
   }
   CHECK_CUDA(cudaMalloc((void **)&device, (size_t)n * es));
   for (int64_t at = 0; at < n; at += PERIOD) {
     int64_t part = n - at < PERIOD ? n - at : PERIOD;
-    CHECK_CUDA(cudaMemcpy(device + (size_t)at * es, host, (size_t)part * es, cudaMemcpyHostToDevice));
+    CHECK_CUDA(
+        cudaMemcpy(device + (size_t)at * es, host, (size_t)part * es, cudaMemcpyHostToDevice));
   }
   free(host);
   return device;
@@ -103,7 +109,8 @@ static inline void bench_copy_launch(void *arg) {
   CHECK_CUDA(cudaMemcpyAsync(c->to, c->from, c->bytes, cudaMemcpyDeviceToDevice, bench_stream));
 }
 
-// Time of copying `bytes` (read once, written once): the floor of a kernel that reads and writes as much.
+// Time of copying `bytes` (read once, written once): the floor of a kernel that reads and writes as
+// much.
 static inline double bench_copy_us(void *to, void *from, size_t bytes) {
   struct bench_copy copy = {to, from, bytes};
   return bench_us(bench_copy_launch, &copy, 10);
@@ -115,7 +122,8 @@ static void bench_start(const char *name) {
   CHECK_CUDA(cudaStreamCreateWithFlags(&bench_stream, cudaStreamNonBlocking));
   int driver = 0;
   cudaDriverGetVersion(&driver);
-  printf("{\"bench\": \"%s\", \"device\": \"%s\", \"sm\": %d, \"driver\": %d}\n", name, prop.name, prop.multiProcessorCount, driver);
+  printf("{\"bench\": \"%s\", \"device\": \"%s\", \"sm\": %d, \"driver\": %d}\n", name, prop.name,
+         prop.multiProcessorCount, driver);
 }
 
 #endif

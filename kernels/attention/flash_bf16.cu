@@ -1,7 +1,9 @@
 // The Hopper attention kernel, bf16. See flash_sm90.cuh.
 #include "kernels/attention/flash_launch.cuh"
 
-int flash_sm90_bf16(const struct attention_problem *p, const struct view *in, const struct view *out, const struct batch_geometry *g,
-                   struct CUstream_st *stream) {
-  return p->dtype == DTYPE_BF16 ? flash_run<__nv_bfloat16>(p, in, out, g, stream) : CUDA_UNSUPPORTED;
+int flash_sm90_bf16(const struct attention_problem *p, const struct view *in,
+                    const struct view *out, const struct batch_geometry *g,
+                    struct CUstream_st *stream) {
+  return p->dtype == DTYPE_BF16 ? flash_run<__nv_bfloat16>(p, in, out, g, stream)
+                                : CUDA_UNSUPPORTED;
 }

@@ -1,7 +1,7 @@
 // The Hopper attention kernel, fp16. See flash_sm90.cuh.
 #include "kernels/attention/flash_launch.cuh"
 
-int flash_sm90_f16(const struct attention_problem *p, const struct view *in, const struct view *out, const struct batch_geometry *g,
-                   struct CUstream_st *stream) {
+int flash_sm90_f16(const struct attention_problem *p, const struct view *in, const struct view *out,
+                   const struct batch_geometry *g, struct CUstream_st *stream) {
   return p->dtype == DTYPE_F16 ? flash_run<__half>(p, in, out, g, stream) : CUDA_UNSUPPORTED;
 }

@@ -7,18 +7,25 @@
 #include "kernels/common/tensor_map.h"
 
 template <class C>
-static int flash_launch(const struct attention_problem *p, const struct view *in, const struct view *out, const struct batch_geometry *g,
+static int flash_launch(const struct attention_problem *p, const struct view *in,
+                        const struct view *out, const struct batch_geometry *g,
                         cudaStream_t stream) {
   CUtensorMap q, k, v;
   int device, sms, major;
   cudaError_t rc = cudaGetDevice(&device);
   if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (rc == cudaSuccess)
+    rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (rc != cudaSuccess) return rc;
   if (major != 9 || (uintptr_t)out->data % 16 != 0 || out->stride % 8 != 0) return CUDA_UNSUPPORTED;
-  int status = tensor_map_heads(&q, p->dtype, in[0].data, g->n_tokens, p->heads, C::D, in[0].stride, C::ROWS, 64);
-  if (status == 0) status = tensor_map_heads(&k, p->dtype, in[1].data, g->n_tokens, p->kv_heads, C::D, in[1].stride, C::KEYS, 64);
-  if (status == 0) status = tensor_map_heads(&v, p->dtype, in[2].data, g->n_tokens, p->kv_heads, C::D, in[2].stride, C::KEYS, 64);
+  int status = tensor_map_heads(&q, p->dtype, in[0].data, g->n_tokens, p->heads, C::D, in[0].stride,
+                                C::ROWS, 64);
+  if (status == 0)
+    status = tensor_map_heads(&k, p->dtype, in[1].data, g->n_tokens, p->kv_heads, C::D,
+                              in[1].stride, C::KEYS, 64);
+  if (status == 0)
+    status = tensor_map_heads(&v, p->dtype, in[2].data, g->n_tokens, p->kv_heads, C::D,
+                              in[2].stride, C::KEYS, 64);
   if (status != 0) return status;
   flash_args a = {};
   a.o = out->data, a.o_stride = out->stride, a.cu_seqlens = g->cu_seqlens;
@@ -27,31 +34,41 @@ static int flash_launch(const struct attention_problem *p, const struct view *in
   a.scale_log2 = p->scale * FW_LOG2E;
   const int64_t tiles = (int64_t)a.q_tiles * a.n_seqs * a.heads;
   if (tiles > INT32_MAX) return CUDA_UNSUPPORTED;
-  rc = cudaFuncSetAttribute(flash_sm90<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SHARED_BYTES);
+  rc = cudaFuncSetAttribute(flash_sm90<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                            C::SHARED_BYTES);
   if (rc != cudaSuccess) return rc;
-  flash_sm90<C><<<(unsigned)(tiles < sms ? tiles : sms), C::THREADS, C::SHARED_BYTES, stream>>>(q, k, v, a);
+  flash_sm90<C>
+      <<<(unsigned)(tiles < sms ? tiles : sms), C::THREADS, C::SHARED_BYTES, stream>>>(q, k, v, a);
   return cudaGetLastError();
 }
 
 template <class T, int D, int KEYS, int NQ>
-static int flash_run_causal(const struct attention_problem *p, const struct view *in, const struct view *out, const struct batch_geometry *g,
+static int flash_run_causal(const struct attention_problem *p, const struct view *in,
+                            const struct view *out, const struct batch_geometry *g,
                             cudaStream_t stream) {
   if (p->causal) return flash_launch<flash_config<T, D, KEYS, NQ, true>>(p, in, out, g, stream);
   return flash_launch<flash_config<T, D, KEYS, NQ, false>>(p, in, out, g, stream);
 }
 
 template <class T>
-static int flash_run(const struct attention_problem *p, const struct view *in, const struct view *out, const struct batch_geometry *g,
-                     cudaStream_t stream) {
+static int flash_run(const struct attention_problem *p, const struct view *in,
+                     const struct view *out, const struct batch_geometry *g, cudaStream_t stream) {
   if (!(p->scale > 0.0f)) return CUDA_UNSUPPORTED;
   switch (p->head_dim) {
-  case 32: return flash_run_causal<T, 32, 128, 2>(p, in, out, g, stream);
-  case 64: return flash_run_causal<T, 64, 128, 2>(p, in, out, g, stream);
-  case 80: return flash_run_causal<T, 80, 128, 2>(p, in, out, g, stream);
-  case 96: return flash_run_causal<T, 96, 128, 2>(p, in, out, g, stream);
-  case 128: return flash_run_causal<T, 128, 128, 2>(p, in, out, g, stream);
-  case 256: return flash_run_causal<T, 256, 64, 1>(p, in, out, g, stream);
-  default: return CUDA_UNSUPPORTED;
+  case 32:
+    return flash_run_causal<T, 32, 128, 2>(p, in, out, g, stream);
+  case 64:
+    return flash_run_causal<T, 64, 128, 2>(p, in, out, g, stream);
+  case 80:
+    return flash_run_causal<T, 80, 128, 2>(p, in, out, g, stream);
+  case 96:
+    return flash_run_causal<T, 96, 128, 2>(p, in, out, g, stream);
+  case 128:
+    return flash_run_causal<T, 128, 128, 2>(p, in, out, g, stream);
+  case 256:
+    return flash_run_causal<T, 256, 64, 1>(p, in, out, g, stream);
+  default:
+    return CUDA_UNSUPPORTED;
   }
 }
 

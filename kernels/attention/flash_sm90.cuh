@@ -1,20 +1,24 @@
-// Attention forward on Hopper without the score matrix ever leaving registers: packed sequences, causal or not, grouped heads.
+// Attention forward on Hopper without the score matrix ever leaving registers: packed sequences,
+// causal or not, grouped heads.
 //
-//   S = Q K^T,  P = exp2(c S - c max),  O += P V        one block of keys at a time, newest maximum rescales O
+//   S = Q K^T,  P = exp2(c S - c max),  O += P V        one block of keys at a time, newest maximum
+//   rescales O
 //
-// Persistent blocks: one producer warp, two warpgroups of 64 query rows each. Q, K and V come by bulk tensor copies as panels
-// of 64 columns under the 128-byte swizzle (the last panel of a head size that is no multiple of 64 is filled with zeros by
-// the copy engine, and the products stop at the head size). K and V have rings of STAGES; Q has NQ buffers, so that the
-// next tile's Q is there before this one's result is out. The result passes through its own rows of Q's buffer.
+// Persistent blocks: one producer warp, two warpgroups of 64 query rows each. Q, K and V come by
+// bulk tensor copies as panels of 64 columns under the 128-byte swizzle (the last panel of a head
+// size that is no multiple of 64 is filled with zeros by the copy engine, and the products stop at
+// the head size). K and V have rings of STAGES; Q has NQ buffers, so that the next tile's Q is
+// there before this one's result is out. The result passes through its own rows of Q's buffer.
 //
-// Two overlaps hide the exponentials: inside a warpgroup, the next S and this P V are both in flight while the softmax of the
-// next S waits only for the former; between them, the warpgroups take turns to issue (named barriers), so that one's softmax
-// runs under the other's products.
+// Two overlaps hide the exponentials: inside a warpgroup, the next S and this P V are both in
+// flight while the softmax of the next S waits only for the former; between them, the warpgroups
+// take turns to issue (named barriers), so that one's softmax runs under the other's products.
 //
-// Keys behind the end of a sequence belong to the next one: their scores are set to -inf, and their rows of V to zero, since
-// 0 * NaN would leak. A query that sees no key gives zeros.
+// Keys behind the end of a sequence belong to the next one: their scores are set to -inf, and their
+// rows of V to zero, since 0 * NaN would leak. A query that sees no key gives zeros.
 //
-// Shared memory: NQ x 128 x PANELS x 128 B + STAGES x 2 x KEYS x PANELS x 128 B (head size 128: 192 KiB).
+// Shared memory: NQ x 128 x PANELS x 128 B + STAGES x 2 x KEYS x PANELS x 128 B (head size 128: 192
+// KiB).
 #ifndef ATTENTION_FLASH_SM90_CUH
 #define ATTENTION_FLASH_SM90_CUH
 
@@ -37,7 +41,8 @@ template <class T_, int D_, int KEYS_, int NQ_, bool CAUSAL_> struct flash_confi
   static constexpr int PANELS = (D + 63) / 64;
   static constexpr int Q_PANEL = ROWS * 128, KV_PANEL = KEYS * 128;
   static constexpr int Q_BYTES = Q_PANEL * PANELS, KV_BYTES = KV_PANEL * PANELS;
-  static constexpr int SHARED_BYTES = 1024 + NQ * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * (2 * NQ + 4 * STAGES);
+  static constexpr int SHARED_BYTES =
+      1024 + NQ * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * (2 * NQ + 4 * STAGES);
 };
 
 // Barriers and buffers of a block, by shared-memory address.
@@ -72,7 +77,8 @@ struct flash_tile {
 };
 
 // Tile t of the launch; false where the sequence has no such rows. Causal: longest work first.
-template <class C> static __device__ __forceinline__ bool flash_locate(const flash_args &a, int t, flash_tile *tile) {
+template <class C>
+static __device__ __forceinline__ bool flash_locate(const flash_args &a, int t, flash_tile *tile) {
   int q, rest;
   if (C::CAUSAL) {
     const int pairs = a.n_seqs * a.heads;
@@ -86,7 +92,8 @@ template <class C> static __device__ __forceinline__ bool flash_locate(const fla
   tile->length = (int)(a.cu_seqlens[seq + 1] - tile->token0);
   tile->q0 = q * C::ROWS;
   if (tile->q0 >= tile->length) return false;
-  const int last = C::CAUSAL && tile->q0 + C::ROWS < tile->length ? tile->q0 + C::ROWS : tile->length;
+  const int last =
+      C::CAUSAL && tile->q0 + C::ROWS < tile->length ? tile->q0 + C::ROWS : tile->length;
   tile->blocks = (last + C::KEYS - 1) / C::KEYS;
   return true;
 }
@@ -94,16 +101,16 @@ template <class C> static __device__ __forceinline__ bool flash_locate(const fla
 template <int STAGES> struct flash_ring {
   int stage = 0;
   uint32_t parity;
-  __device__ __forceinline__ explicit flash_ring(uint32_t p) : parity(p) {
-  }
+  __device__ __forceinline__ explicit flash_ring(uint32_t p) : parity(p) {}
   __device__ __forceinline__ void next() {
     if (++stage == STAGES) stage = 0, parity ^= 1;
   }
 };
 
 template <class C>
-static __device__ __forceinline__ void flash_produce(const flash_args &a, const flash_shared<C> &s, const CUtensorMap *map_q,
-                                                     const CUtensorMap *map_k, const CUtensorMap *map_v, int tiles) {
+static __device__ __forceinline__ void
+flash_produce(const flash_args &a, const flash_shared<C> &s, const CUtensorMap *map_q,
+              const CUtensorMap *map_k, const CUtensorMap *map_v, int tiles) {
   flash_ring<C::NQ> q(1);
   flash_ring<C::STAGES> kv(1);
   flash_tile tile;
@@ -113,32 +120,38 @@ static __device__ __forceinline__ void flash_produce(const flash_args &a, const 
     mbar_wait(s.q_empty(q.stage), q.parity);
     mbar_expect(s.q_full(q.stage), C::Q_BYTES);
     for (int p = 0; p < C::PANELS; p++)
-      tma_load_3d(s.q_at(q.stage) + p * C::Q_PANEL, map_q, s.q_full(q.stage), p * 64, tile.head, (int)tile.token0 + tile.q0);
+      tma_load_3d(s.q_at(q.stage) + p * C::Q_PANEL, map_q, s.q_full(q.stage), p * 64, tile.head,
+                  (int)tile.token0 + tile.q0);
     q.next();
     for (int j = tile.blocks - 1; j >= 0; j--) {
       const int token = (int)tile.token0 + j * C::KEYS;
       mbar_wait(s.k_empty(kv.stage), kv.parity);
       mbar_expect(s.k_full(kv.stage), C::KV_BYTES);
       for (int p = 0; p < C::PANELS; p++)
-        tma_load_3d(s.k + kv.stage * C::KV_BYTES + p * C::KV_PANEL, map_k, s.k_full(kv.stage), p * 64, kv_head, token);
+        tma_load_3d(s.k + kv.stage * C::KV_BYTES + p * C::KV_PANEL, map_k, s.k_full(kv.stage),
+                    p * 64, kv_head, token);
       mbar_wait(s.v_empty(kv.stage), kv.parity);
       mbar_expect(s.v_full(kv.stage), C::KV_BYTES);
       for (int p = 0; p < C::PANELS; p++)
-        tma_load_3d(s.v + kv.stage * C::KV_BYTES + p * C::KV_PANEL, map_v, s.v_full(kv.stage), p * 64, kv_head, token);
+        tma_load_3d(s.v + kv.stage * C::KV_BYTES + p * C::KV_PANEL, map_v, s.v_full(kv.stage),
+                    p * 64, kv_head, token);
       kv.next();
     }
   }
 }
 
 // S = Q K^T of 64 rows and one block of keys; committed, not waited for.
-template <class C> static __device__ __forceinline__ void flash_scores(float (&s)[C::KEYS / 2], uint32_t q, uint32_t k) {
+template <class C>
+static __device__ __forceinline__ void flash_scores(float (&s)[C::KEYS / 2], uint32_t q,
+                                                    uint32_t k) {
   const uint64_t desc_q = tile_descriptor(q, 16, 1024), desc_k = tile_descriptor(k, 16, 1024);
   hold(s);
   wgmma_fence();
 #pragma unroll
   for (int kk = 0; kk < C::D / 16; kk++) {
     const int panel = kk / 4, step = kk % 4 * 2;
-    wgmma<C::KEYS, typename C::T>::shared(s, desc_q + (panel * C::Q_PANEL >> 4) + step, desc_k + (panel * C::KV_PANEL >> 4) + step, kk != 0);
+    wgmma<C::KEYS, typename C::T>::shared(s, desc_q + (panel * C::Q_PANEL >> 4) + step,
+                                          desc_k + (panel * C::KV_PANEL >> 4) + step, kk != 0);
   }
   wgmma_commit();
   hold(s);
@@ -146,18 +159,22 @@ template <class C> static __device__ __forceinline__ void flash_scores(float (&s
 
 // O += P V; committed, not waited for.
 template <class C>
-static __device__ __forceinline__ void flash_values(float (&o)[C::D / 2], const uint32_t (&p)[C::KEYS / 4], uint32_t v) {
+static __device__ __forceinline__ void flash_values(float (&o)[C::D / 2],
+                                                    const uint32_t (&p)[C::KEYS / 4], uint32_t v) {
   const uint64_t desc_v = tile_descriptor(v, C::KV_PANEL, 1024);
   hold(o);
   wgmma_fence();
 #pragma unroll
-  for (int kk = 0; kk < C::KEYS / 16; kk++) wgmma<C::D, typename C::T>::mixed(o, p + 4 * kk, desc_v + kk * (16 * 128 >> 4), 1);
+  for (int kk = 0; kk < C::KEYS / 16; kk++)
+    wgmma<C::D, typename C::T>::mixed(o, p + 4 * kk, desc_v + kk * (16 * 128 >> 4), 1);
   wgmma_commit();
   hold(o);
 }
 
 // Columns that row `row` must not see get -inf. `first` is the block's first key.
-template <class C> static __device__ __forceinline__ void flash_mask(float (&s)[C::KEYS / 2], int first, int row, int length) {
+template <class C>
+static __device__ __forceinline__ void flash_mask(float (&s)[C::KEYS / 2], int first, int row,
+                                                  int length) {
   const int lane = threadIdx.x % 32, col0 = first + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < C::KEYS / 2; i++) {
@@ -175,15 +192,17 @@ static __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Scores become probabilities relative to the new maximum; `scale` gets what O and the sums so far must be multiplied by.
-// sum stays a part of each thread until the end.
+// Scores become probabilities relative to the new maximum; `scale` gets what O and the sums so far
+// must be multiplied by. sum stays a part of each thread until the end.
 template <int N>
-static __device__ __forceinline__ void flash_softmax(float (&s)[N], float (&top)[2], float (&sum)[2], float (&scale)[2], float c) {
+static __device__ __forceinline__ void flash_softmax(float (&s)[N], float (&top)[2],
+                                                     float (&sum)[2], float (&scale)[2], float c) {
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     float m = top[h];
 #pragma unroll
-    for (int i = 0; i < N / 4; i++) m = fw_max(m, fw_max(s[4 * i + 2 * h], s[4 * i + 2 * h + 1]));
+    for (int i = 0; i < N / 4; i++)
+      m = fw_max(m, fw_max(s[4 * i + 2 * h], s[4 * i + 2 * h + 1]));
     m = quad_max(m);
     const float base = m == -INFINITY ? 0.0f : m * c;
     scale[h] = fw_ex2(top[h] * c - base);
@@ -202,21 +221,27 @@ static __device__ __forceinline__ void flash_softmax(float (&s)[N], float (&top)
   }
 }
 
-template <class T, int N> static __device__ __forceinline__ void flash_pack(const float (&s)[N], uint32_t (&p)[N / 2]) {
+template <class T, int N>
+static __device__ __forceinline__ void flash_pack(const float (&s)[N], uint32_t (&p)[N / 2]) {
 #pragma unroll
   for (int i = 0; i < N / 2; i++) {
-    if (__is_same(T, __nv_bfloat16)) asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(s[2 * i + 1]), "f"(s[2 * i]));
-    else asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(s[2 * i + 1]), "f"(s[2 * i]));
+    if (__is_same(T, __nv_bfloat16))
+      asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(s[2 * i + 1]), "f"(s[2 * i]));
+    else
+      asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(s[2 * i + 1]), "f"(s[2 * i]));
   }
 }
 
 // The rows of V from `valid` on, to zero: they are another sequence's.
-template <class C> static __device__ __forceinline__ void flash_clear_tail(uint32_t v, int valid, int wg) {
+template <class C>
+static __device__ __forceinline__ void flash_clear_tail(uint32_t v, int valid, int wg) {
   const int thread = threadIdx.x % 128;
   for (int i = valid * 8 + thread; i < C::KEYS * 8; i += 128) {
 #pragma unroll
     for (int p = 0; p < C::PANELS; p++)
-      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(v + p * C::KV_PANEL + i * 16), "r"(0) : "memory");
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(v + p * C::KV_PANEL + i * 16),
+                   "r"(0)
+                   : "memory");
   }
   fence_async_proxy();
   bar_sync(4 + wg, 128);
@@ -224,7 +249,8 @@ template <class C> static __device__ __forceinline__ void flash_clear_tail(uint3
 
 // Normalise, turn into rows in the warp's own rows of Q's buffer, write rows that exist.
 template <class C>
-static __device__ __forceinline__ void flash_write(float (&o)[C::D / 2], const float (&sum)[2], const flash_args &a, const flash_tile &tile,
+static __device__ __forceinline__ void flash_write(float (&o)[C::D / 2], const float (&sum)[2],
+                                                   const flash_args &a, const flash_tile &tile,
                                                    uint32_t q, int wg) {
   using T = typename C::T;
   const int lane = threadIdx.x % 32, row0 = wg * 64 + threadIdx.x / 32 % 4 * 16;
@@ -240,10 +266,12 @@ static __device__ __forceinline__ void flash_write(float (&o)[C::D / 2], const f
     float x[8];
     uint32_t w[4];
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = o[4 * j + i] * inverse[i / 2 % 2];
+    for (int i = 0; i < 8; i++)
+      x[i] = o[4 * j + i] * inverse[i / 2 % 2];
     flash_pack<T, 8>(x, w);
     const int chunk = j % 8 + lane / 16;
-    stmatrix_x4(rows + j / 8 * C::Q_PANEL + lane % 16 * 128 + ((chunk ^ (lane & 7)) << 4), w[0], w[1], w[2], w[3]);
+    stmatrix_x4(rows + j / 8 * C::Q_PANEL + lane % 16 * 128 + ((chunk ^ (lane & 7)) << 4), w[0],
+                w[1], w[2], w[3]);
   }
   __syncwarp();
   constexpr int CHUNKS = C::D / 8; // of 16 bytes in a row
@@ -260,15 +288,19 @@ static __device__ __forceinline__ void flash_write(float (&o)[C::D / 2], const f
 }
 
 template <class C>
-static __device__ __forceinline__ void flash_consume_tile(const flash_args &a, const flash_shared<C> &sh, const flash_tile &tile, uint32_t q,
-                                                          flash_ring<C::STAGES> &kr, flash_ring<C::STAGES> &vr, int wg) {
+static __device__ __forceinline__ void
+flash_consume_tile(const flash_args &a, const flash_shared<C> &sh, const flash_tile &tile,
+                   uint32_t q, flash_ring<C::STAGES> &kr, flash_ring<C::STAGES> &vr, int wg) {
   using T = typename C::T;
-  const int thread = threadIdx.x % 128, row = tile.q0 + wg * 64 + thread / 32 * 16 + thread % 32 / 4;
+  const int thread = threadIdx.x % 128,
+            row = tile.q0 + wg * 64 + thread / 32 * 16 + thread % 32 / 4;
   const uint32_t my_q = q + wg * 64 * 128;
-  float s[C::KEYS / 2], o[C::D / 2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, scale[2];
+  float s[C::KEYS / 2], o[C::D / 2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f},
+                                     scale[2];
   uint32_t p[C::KEYS / 4];
 #pragma unroll
-  for (int i = 0; i < C::D / 2; i++) o[i] = 0.0f;
+  for (int i = 0; i < C::D / 2; i++)
+    o[i] = 0.0f;
   int j = tile.blocks - 1;
   // a block is masked where it reaches beyond the sequence, or beyond this warpgroup's first row
   auto masked = [&](int block) {
@@ -289,7 +321,8 @@ static __device__ __forceinline__ void flash_consume_tile(const flash_args &a, c
     bar_sync(2 + wg, 256);
     flash_scores<C>(s, my_q, sh.k + kr.stage * C::KV_BYTES);
     mbar_wait(sh.v_full(vr.stage), vr.parity);
-    if ((j + 1) * C::KEYS > tile.length) flash_clear_tail<C>(sh.v + vr.stage * C::KV_BYTES, tile.length - j * C::KEYS, wg);
+    if ((j + 1) * C::KEYS > tile.length)
+      flash_clear_tail<C>(sh.v + vr.stage * C::KV_BYTES, tile.length - j * C::KEYS, wg);
     flash_values<C>(o, p, sh.v + vr.stage * C::KV_BYTES);
     bar_arrive(2 + (wg ^ 1), 256);
     wgmma_wait<1>();
@@ -303,7 +336,8 @@ static __device__ __forceinline__ void flash_consume_tile(const flash_args &a, c
     if (thread == 0) mbar_arrive(sh.v_empty(vr.stage));
     vr.next();
 #pragma unroll
-    for (int i = 0; i < C::D / 2; i++) o[i] *= scale[i / 2 % 2];
+    for (int i = 0; i < C::D / 2; i++)
+      o[i] *= scale[i / 2 % 2];
     flash_pack<T>(s, p);
   }
   mbar_wait(sh.v_full(vr.stage), vr.parity);
@@ -319,20 +353,22 @@ static __device__ __forceinline__ void flash_consume_tile(const flash_args &a, c
 
 template <class C>
 __global__ void __launch_bounds__(C::THREADS, 1)
-    flash_sm90(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k, const __grid_constant__ CUtensorMap map_v,
-               const __grid_constant__ flash_args a) {
+    flash_sm90(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k,
+               const __grid_constant__ CUtensorMap map_v, const __grid_constant__ flash_args a) {
   extern __shared__ uint8_t raw[];
   flash_shared<C> s;
   s.q = (smem_address(raw) + 1023) & ~1023u;
   s.k = s.q + C::NQ * C::Q_BYTES;
   s.v = s.k + C::STAGES * C::KV_BYTES;
   s.bars = s.v + C::STAGES * C::KV_BYTES;
-  const int wg = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), tiles = a.q_tiles * a.n_seqs * a.heads;
+  const int wg = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0),
+            tiles = a.q_tiles * a.n_seqs * a.heads;
   if (threadIdx.x == 0) {
     tma_prefetch_map(&map_q);
     tma_prefetch_map(&map_k);
     tma_prefetch_map(&map_v);
-    for (int i = 0; i < C::NQ; i++) mbar_init(s.q_full(i), 1), mbar_init(s.q_empty(i), 8); // 8 warps
+    for (int i = 0; i < C::NQ; i++)
+      mbar_init(s.q_full(i), 1), mbar_init(s.q_empty(i), 8); // 8 warps
     for (int i = 0; i < C::STAGES; i++) {
       mbar_init(s.k_full(i), 1), mbar_init(s.k_empty(i), 2);
       mbar_init(s.v_full(i), 1), mbar_init(s.v_empty(i), 2);

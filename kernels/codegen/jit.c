@@ -1,7 +1,8 @@
 // Run-time compilation with a cache of finished cubins on disk.
 //
-// Cache file: magic, payload bytes, SHA-256 of the payload, payload. Written under a temporary name in the same folder
-// and renamed, so that a reader sees a whole file or none; anything that does not check out is rebuilt over.
+// Cache file: magic, payload bytes, SHA-256 of the payload, payload. Written under a temporary name
+// in the same folder and renamed, so that a reader sees a whole file or none; anything that does
+// not check out is rebuilt over.
 #include "kernels/cuda.h"
 
 #include <dlfcn.h>
@@ -18,8 +19,8 @@
 #define HASH_BYTES 32
 #define CUBIN_BYTES_MAX (64u << 20)
 static const char magic[8] = "FWCUBIN1";
-static const char *const compile_options[] = {"--std=c++17", "--fmad=true", "--prec-div=true", "--prec-sqrt=true",
-                                              "--ftz=false"};
+static const char *const compile_options[] = {"--std=c++17", "--fmad=true", "--prec-div=true",
+                                              "--prec-sqrt=true", "--ftz=false"};
 #define N_OPTIONS (sizeof compile_options / sizeof *compile_options)
 
 struct nvrtc {
@@ -62,10 +63,13 @@ static bool resolve(void *library, const char *name, void *slot) {
 }
 
 static bool resolve_all(void *lib, struct nvrtc *rtc) {
-  return resolve(lib, "nvrtcVersion", &rtc->version) && resolve(lib, "nvrtcCreateProgram", &rtc->create) &&
+  return resolve(lib, "nvrtcVersion", &rtc->version) &&
+         resolve(lib, "nvrtcCreateProgram", &rtc->create) &&
          resolve(lib, "nvrtcCompileProgram", &rtc->compile) &&
-         resolve(lib, "nvrtcGetProgramLogSize", &rtc->log_size) && resolve(lib, "nvrtcGetProgramLog", &rtc->log) &&
-         resolve(lib, "nvrtcGetCUBINSize", &rtc->cubin_size) && resolve(lib, "nvrtcGetCUBIN", &rtc->cubin) &&
+         resolve(lib, "nvrtcGetProgramLogSize", &rtc->log_size) &&
+         resolve(lib, "nvrtcGetProgramLog", &rtc->log) &&
+         resolve(lib, "nvrtcGetCUBINSize", &rtc->cubin_size) &&
+         resolve(lib, "nvrtcGetCUBIN", &rtc->cubin) &&
          resolve(lib, "nvrtcDestroyProgram", &rtc->destroy);
 }
 
@@ -78,8 +82,10 @@ int jit_open(const struct jit_options *options, struct jit **out, char message[J
   for (size_t i = 0; i < sizeof names / sizeof *names && !jit->library; i++) {
     jit->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
   }
-  if (!jit->library || !resolve_all(jit->library, &jit->rtc) || jit->rtc.version(&jit->major, &jit->minor) != 0) {
-    fail(message, "NVRTC (libnvrtc.so.13 or .12) cannot be opened: %s", jit->library ? "symbols missing" : dlerror());
+  if (!jit->library || !resolve_all(jit->library, &jit->rtc) ||
+      jit->rtc.version(&jit->major, &jit->minor) != 0) {
+    fail(message, "NVRTC (libnvrtc.so.13 or .12) cannot be opened: %s",
+         jit->library ? "symbols missing" : dlerror());
     jit_close(jit);
     return -1;
   }
@@ -88,8 +94,9 @@ int jit_open(const struct jit_options *options, struct jit **out, char message[J
       jit_close(jit);
       return fail(message, "cache path is too long: %s", options->cache_dir);
     }
-    strcpy(jit->cache_dir, options->cache_dir);
-    if (mkdir(jit->cache_dir, 0700) != 0 && errno != EEXIST) jit->cache_dir[0] = '\0'; // go on without
+    memcpy(jit->cache_dir, options->cache_dir, strlen(options->cache_dir) + 1);
+    if (mkdir(jit->cache_dir, 0700) != 0 && errno != EEXIST)
+      jit->cache_dir[0] = '\0'; // go on without
   }
   *out = jit;
   return 0;
@@ -106,14 +113,15 @@ void cubin_free(struct cubin *cubin) {
   *cubin = (struct cubin){0};
 }
 
-// ---- cache ------------------------------------------------------------------------------------------------------------
+// ---- cache -------------------------------------------------------------------------------------
 
 static bool hash_bytes(const void *data, size_t bytes, uint8_t out[HASH_BYTES]) {
   unsigned n = 0;
   return EVP_Digest(data, bytes, out, &n, EVP_sha256(), NULL) == 1 && n == HASH_BYTES;
 }
 
-static bool cache_path(const struct jit *jit, const char *source, const char *arch, char path[768]) {
+static bool cache_path(const struct jit *jit, const char *source, const char *arch,
+                       char path[768]) {
   uint8_t hash[HASH_BYTES];
   char version[32];
   unsigned n = 0;
@@ -132,7 +140,8 @@ static bool cache_path(const struct jit *jit, const char *source, const char *ar
   ok = ok && EVP_DigestFinal_ex(ctx, hash, &n) == 1;
   EVP_MD_CTX_free(ctx);
   int at = snprintf(path, 768, "%s/", jit->cache_dir);
-  for (int i = 0; i < HASH_BYTES; i++) at += snprintf(path + at, 768 - (size_t)at, "%02x", hash[i]);
+  for (int i = 0; i < HASH_BYTES; i++)
+    at += snprintf(path + at, 768 - (size_t)at, "%02x", hash[i]);
   snprintf(path + at, 768 - (size_t)at, ".cubin");
   return ok;
 }
@@ -143,8 +152,9 @@ static bool cache_read(const char *path, struct cubin *out) {
   bool ok = false;
   FILE *file = fopen(path, "rb");
   if (!file) return false;
-  if (fread(&header, sizeof header, 1, file) == 1 && memcmp(header.magic, magic, sizeof magic) == 0 &&
-      header.bytes > 0 && header.bytes <= CUBIN_BYTES_MAX) {
+  if (fread(&header, sizeof header, 1, file) == 1 &&
+      memcmp(header.magic, magic, sizeof magic) == 0 && header.bytes > 0 &&
+      header.bytes <= CUBIN_BYTES_MAX) {
     out->data = malloc(header.bytes);
     out->bytes = header.bytes;
     ok = out->data && fread(out->data, header.bytes, 1, file) == 1 && fgetc(file) == EOF &&
@@ -170,12 +180,13 @@ static void cache_write(const char *path, const struct cubin *cubin) {
     unlink(temporary);
     return;
   }
-  bool ok = fwrite(&header, sizeof header, 1, file) == 1 && fwrite(cubin->data, cubin->bytes, 1, file) == 1;
+  bool ok = fwrite(&header, sizeof header, 1, file) == 1 &&
+            fwrite(cubin->data, cubin->bytes, 1, file) == 1;
   ok = fclose(file) == 0 && ok;
   if (!ok || rename(temporary, path) != 0) unlink(temporary);
 }
 
-// ---- compile ------------------------------------------------------------------------------------------------------------
+// ---- compile -----------------------------------------------------------------------------------
 
 static int report_log(const struct nvrtc *rtc, void *prog, char *message) {
   size_t bytes = 0;
@@ -189,7 +200,8 @@ static int report_log(const struct nvrtc *rtc, void *prog, char *message) {
   return -1;
 }
 
-static int compile(const struct jit *jit, const char *source, const char *arch, struct cubin *out, char *message) {
+static int compile(const struct jit *jit, const char *source, const char *arch, struct cubin *out,
+                   char *message) {
   const struct nvrtc *rtc = &jit->rtc;
   const char *options[N_OPTIONS + 1];
   char arch_option[64];
@@ -198,7 +210,8 @@ static int compile(const struct jit *jit, const char *source, const char *arch, 
   snprintf(arch_option, sizeof arch_option, "--gpu-architecture=%s", arch);
   memcpy(options, compile_options, sizeof compile_options);
   options[N_OPTIONS] = arch_option;
-  if (rtc->create(&prog, source, "row.cu", 0, NULL, NULL) != 0) return fail(message, "NVRTC cannot start");
+  if (rtc->create(&prog, source, "row.cu", 0, NULL, NULL) != 0)
+    return fail(message, "NVRTC cannot start");
   if (rtc->compile(prog, N_OPTIONS + 1, options) != 0) {
     report_log(rtc, prog, message);
     goto out;

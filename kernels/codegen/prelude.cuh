@@ -1,5 +1,6 @@
-// What every generated row kernel begins with: arguments, 16-byte packs of elements, reductions of a row.
-// Embedded as text after kernels/common/act.cuh; needs no header, so NVRTC compiles it without CUDA's folders.
+// What every generated row kernel begins with: arguments, 16-byte packs of elements, reductions of
+// a row. Embedded as text after kernels/common/act.cuh; needs no header, so NVRTC compiles it
+// without CUDA's folders.
 
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
@@ -51,8 +52,8 @@ template <class T> static __device__ __forceinline__ float fw_round(float x) {
   return fw_widen(y);
 }
 
-// V elements as they lie in memory; widened where they are used, so that a resident row of 16-bit elements takes half
-// the registers that floats would.
+// V elements as they lie in memory; widened where they are used, so that a resident row of 16-bit
+// elements takes half the registers that floats would.
 static __device__ __forceinline__ float fw_pick(const unsigned *w, int j, float *) {
   return __uint_as_float(w[j]);
 }
@@ -87,7 +88,8 @@ template <class T, int V> struct fw_memory {
   }
   static __device__ __forceinline__ void zero(fw_pack<T, V> *p) {
 #pragma unroll
-    for (int i = 0; i < fw_pack<T, V>::WORDS; i++) p->w[i] = 0;
+    for (int i = 0; i < fw_pack<T, V>::WORDS; i++)
+      p->w[i] = 0;
   }
 };
 
@@ -108,14 +110,17 @@ template <class T, int V> struct fw_writer {
     } else if constexpr (sizeof(T) == 4) {
       float4 *to = (float4 *)((float *)base + at);
 #pragma unroll
-      for (int i = 0; i < V / 4; i++) to[i] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+      for (int i = 0; i < V / 4; i++)
+        to[i] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
     } else {
       uint4 *to = (uint4 *)((T *)base + at);
 #pragma unroll
       for (int i = 0; i < V / 8; i++) {
         uint4 q;
-        q.x = fw_narrow2(x[8 * i], x[8 * i + 1], (T *)0), q.y = fw_narrow2(x[8 * i + 2], x[8 * i + 3], (T *)0);
-        q.z = fw_narrow2(x[8 * i + 4], x[8 * i + 5], (T *)0), q.w = fw_narrow2(x[8 * i + 6], x[8 * i + 7], (T *)0);
+        q.x = fw_narrow2(x[8 * i], x[8 * i + 1], (T *)0),
+        q.y = fw_narrow2(x[8 * i + 2], x[8 * i + 3], (T *)0);
+        q.z = fw_narrow2(x[8 * i + 4], x[8 * i + 5], (T *)0),
+        q.w = fw_narrow2(x[8 * i + 6], x[8 * i + 7], (T *)0);
         to[i] = q;
       }
     }
@@ -123,7 +128,8 @@ template <class T, int V> struct fw_writer {
 };
 
 // Row of the table that `row` asks for; -1 when it is out of range (reads as zeros).
-static __device__ __forceinline__ long long fw_index(const fw_row_args &a, int table, int operand, long long row) {
+static __device__ __forceinline__ long long fw_index(const fw_row_args &a, int table, int operand,
+                                                     long long row) {
   long long n;
   if (operand == 255)
     n = a.positions[row];
@@ -134,9 +140,10 @@ static __device__ __forceinline__ long long fw_index(const fw_row_args &a, int t
   return n >= 0 && n < a.in_rows[table] ? n : -1;
 }
 
-// Reduction over the THREADS threads that share a row, in an order that depends on nothing but the lane: a row's
-// result is the same whoever shares its batch. Every thread gets the result. More than a warp means the whole block;
-// the caller alternates between two buffers, so that one barrier a reduction is enough.
+// Reduction over the THREADS threads that share a row, in an order that depends on nothing but the
+// lane: a row's result is the same whoever shares its batch. Every thread gets the result. More
+// than a warp means the whole block; the caller alternates between two buffers, so that one barrier
+// a reduction is enough.
 struct fw_add {
   static __device__ __forceinline__ float apply(float a, float b) {
     return a + b;
@@ -159,13 +166,15 @@ static __device__ __forceinline__ void fw_row_reduce(float (&x)[ROWS], float *bu
     const int warp = threadIdx.x / 32;
     if (threadIdx.x % 32 == 0)
 #pragma unroll
-      for (int q = 0; q < ROWS; q++) buffer[q * 32 + warp] = x[q];
+      for (int q = 0; q < ROWS; q++)
+        buffer[q * 32 + warp] = x[q];
     __syncthreads();
 #pragma unroll
     for (int q = 0; q < ROWS; q++) {
       float sum = buffer[q * 32];
 #pragma unroll
-      for (int i = 1; i < WARPS; i++) sum = OP::apply(sum, buffer[q * 32 + i]);
+      for (int i = 1; i < WARPS; i++)
+        sum = OP::apply(sum, buffer[q * 32 + i]);
       x[q] = sum;
     }
   }

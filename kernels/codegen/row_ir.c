@@ -9,7 +9,8 @@ struct build {
   bool ok;
 };
 
-static int16_t emit(struct build *b, enum ir_kind kind, int16_t x, int16_t y, int16_t z, float imm) {
+static int16_t emit(struct build *b, enum ir_kind kind, int16_t x, int16_t y, int16_t z,
+                    float imm) {
   struct row_ir *ir = b->ir;
   if (ir->n >= ROW_IR_MAX) {
     b->ok = false;
@@ -19,7 +20,8 @@ static int16_t emit(struct build *b, enum ir_kind kind, int16_t x, int16_t y, in
   *op = (struct ir_op){.kind = (uint8_t)kind, .a = x, .b = y, .c = z, .imm = imm};
   op->scalar = kind >= IR_RSQRT;
   if (kind >= IR_ADD && kind <= IR_SOFTMAX) {
-    op->scalar = ir->op[x].scalar && (y == IR_NONE || ir->op[y].scalar) && (z == IR_NONE || ir->op[z].scalar);
+    op->scalar = ir->op[x].scalar && (y == IR_NONE || ir->op[y].scalar) &&
+                 (z == IR_NONE || ir->op[z].scalar);
   }
   return (int16_t)ir->n++;
 }
@@ -68,15 +70,17 @@ static int16_t emit_norm(struct build *b, const struct row_inst *in) {
 
 static int16_t emit_softmax(struct build *b, const struct row_inst *in) {
   int16_t x = operand(b, in->a);
-  int16_t top = emit(b, IR_FINITE, emit(b, IR_MAX_ROW, x, IR_NONE, IR_NONE, 0), IR_NONE, IR_NONE, 0);
+  int16_t top =
+      emit(b, IR_FINITE, emit(b, IR_MAX_ROW, x, IR_NONE, IR_NONE, 0), IR_NONE, IR_NONE, 0);
   return emit(b, IR_SOFTMAX, x, top, emit(b, IR_SUM_EXP, x, top, IR_NONE, 0), 0);
 }
 
 static int16_t emit_simple(struct build *b, const struct row_inst *in) {
   static const uint8_t kinds[] = {
-      [RI_ADD] = IR_ADD,         [RI_SUB] = IR_SUB, [RI_MUL] = IR_MUL,   [RI_DIV] = IR_DIV,
-      [RI_MAX] = IR_MAX,         [RI_SCALE] = IR_SCALE, [RI_ADD_IMM] = IR_ADD_IMM, [RI_ACT] = IR_ACT,
-      [RI_CAST] = IR_CAST,       [RI_SUM] = IR_SUM, [RI_MEAN] = IR_MEAN, [RI_MAX_ROW] = IR_MAX_ROW,
+      [RI_ADD] = IR_ADD,         [RI_SUB] = IR_SUB,   [RI_MUL] = IR_MUL,
+      [RI_DIV] = IR_DIV,         [RI_MAX] = IR_MAX,   [RI_SCALE] = IR_SCALE,
+      [RI_ADD_IMM] = IR_ADD_IMM, [RI_ACT] = IR_ACT,   [RI_CAST] = IR_CAST,
+      [RI_SUM] = IR_SUM,         [RI_MEAN] = IR_MEAN, [RI_MAX_ROW] = IR_MAX_ROW,
   };
   bool binary = in->op >= RI_ADD && in->op <= RI_MAX;
   int16_t x = operand(b, in->a), y = binary ? operand(b, in->b) : IR_NONE;
@@ -113,20 +117,31 @@ static void emit_inst(struct build *b, const struct row_inst *in) {
     return;
   }
   switch (in->op) {
-  case RI_LOAD: value = emit_load(b, in->a); break;
-  case RI_LAYER_NORM: value = emit_layer_norm(b, in); break;
+  case RI_LOAD:
+    value = emit_load(b, in->a);
+    break;
+  case RI_LAYER_NORM:
+    value = emit_layer_norm(b, in);
+    break;
   case RI_RMS_NORM:
-  case RI_NORMALIZE: value = emit_norm(b, in); break;
-  case RI_SOFTMAX: value = emit_softmax(b, in); break;
+  case RI_NORMALIZE:
+    value = emit_norm(b, in);
+    break;
+  case RI_SOFTMAX:
+    value = emit_softmax(b, in);
+    break;
   default:
-    if (in->op > RI_NORMALIZE) b->ok = false;
-    else value = emit_simple(b, in);
+    if (in->op > RI_NORMALIZE)
+      b->ok = false;
+    else
+      value = emit_simple(b, in);
   }
   if (in->dst >= ROW_MAX_REGS || value == IR_NONE) b->ok = false;
   if (b->ok) b->reg[in->dst] = value;
 }
 
-// A segment ends with its reduction. What a later segment reads of a vector must be kept (or read again).
+// A segment ends with its reduction. What a later segment reads of a vector must be kept (or read
+// again).
 static void split_segments(struct row_ir *ir) {
   int segment = 0;
   for (int i = 0; i < ir->n; i++) {
@@ -151,8 +166,10 @@ bool row_ir_build(const struct row_program *prog, struct row_ir *out) {
     return false;
   }
   struct build b = {.ir = out, .ok = true};
-  for (int i = 0; i < 256; i++) b.reg[i] = IR_NONE;
-  for (int i = 0; i < prog->n_insts && b.ok; i++) emit_inst(&b, &prog->insts[i]);
+  for (int i = 0; i < 256; i++)
+    b.reg[i] = IR_NONE;
+  for (int i = 0; i < prog->n_insts && b.ok; i++)
+    emit_inst(&b, &prog->insts[i]);
   if (b.ok) split_segments(out);
   return b.ok;
 }

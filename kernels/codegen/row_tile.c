@@ -1,9 +1,11 @@
 // How a row program is spread over threads: pure arithmetic on the program's shape.
 #include "kernels/codegen/codegen.h"
 
-const char *const row_variant_name[ROW_VARIANTS] = {"fw_row_vector", "fw_row_scalar", "fw_row_flat"};
+const char *const row_variant_name[ROW_VARIANTS] = {"fw_row_vector", "fw_row_scalar",
+                                                    "fw_row_flat"};
 
-// The most floats of one row that a thread keeps (all live vectors together): above it the kernel would spill.
+// The most floats of one row that a thread keeps (all live vectors together): above it the kernel
+// would spill.
 #define RESIDENT_FLOATS 96
 
 static bool has_reduction(const struct row_ir *ir) {
@@ -16,8 +18,10 @@ static int32_t vector_width(const struct row_ir *ir) {
   int32_t width = 4;
   for (int i = 0; i < ir->n; i++) {
     const struct ir_op *op = &ir->op[i];
-    if (op->kind == IR_LOAD && !op->scalar && dtype_bytes(prog->inputs[op->index].dtype) == 2) width = 8;
-    if (op->kind == IR_STORE && !op->scalar && dtype_bytes(prog->output_dtype[op->index]) == 2) width = 8;
+    if (op->kind == IR_LOAD && !op->scalar && dtype_bytes(prog->inputs[op->index].dtype) == 2)
+      width = 8;
+    if (op->kind == IR_STORE && !op->scalar && dtype_bytes(prog->output_dtype[op->index]) == 2)
+      width = 8;
   }
   return width;
 }
@@ -35,7 +39,8 @@ static bool can_be_flat(const struct row_ir *ir) {
   return true;
 }
 
-// Registers (in floats per element of a row) that stay live across reductions; 16-bit loads are kept packed.
+// Registers (in floats per element of a row) that stay live across reductions; 16-bit loads are
+// kept packed.
 static double live_floats(const struct row_ir *ir) {
   double live = 0;
   for (int i = 0; i < ir->n; i++) {
@@ -43,8 +48,10 @@ static double live_floats(const struct row_ir *ir) {
     if (op->scalar || op->kind == IR_STORE) continue;
     if (op->kind == IR_LOAD) {
       const struct row_input *in = &ir->prog->inputs[op->index];
-      if (in->cls == IN_FULL || in->cls == IN_GATHER) live += dtype_bytes(in->dtype) / 4.0;
-      else if (in->cls >= IN_POOL_MEAN) live += 1;
+      if (in->cls == IN_FULL || in->cls == IN_GATHER)
+        live += dtype_bytes(in->dtype) / 4.0;
+      else if (in->cls >= IN_POOL_MEAN)
+        live += 1;
     } else if (op->crosses) {
       live += 1;
     }
@@ -56,10 +63,12 @@ static int32_t ceil_div(int32_t a, int32_t b) {
   return a / b + (a % b != 0);
 }
 
-// Up to a warp's worth of vectors: the smallest power of two of threads that holds a row with few idle lanes.
+// Up to a warp's worth of vectors: the smallest power of two of threads that holds a row with few
+// idle lanes.
 static void group_small(struct row_tile *t, int32_t vectors) {
   t->group = 1;
-  while (t->group < 32 && t->group < vectors) t->group *= 2;
+  while (t->group < 32 && t->group < vectors)
+    t->group *= 2;
   t->depth = ceil_div(vectors, t->group);
 }
 
@@ -75,14 +84,20 @@ static void choose_group(const struct row_ir *ir, struct row_tile *t) {
     return;
   }
   int32_t most = (int32_t)(RESIDENT_FLOATS / floats);
-  // measured on an H200 (bench/results): two vectors a thread up to 2048 columns of 16 bits, four beyond, and never
-  // more than 256 threads while registers last
+  // measured on an H200 (bench/results): two vectors a thread up to 2048 columns of 16 bits, four
+  // beyond, and never more than 256 threads while registers last
   int32_t depth = vectors <= 256 ? 2 : 4;
-  while (depth < most && ceil_div(vectors, depth) > 256) depth++;
+  while (depth < most && ceil_div(vectors, depth) > 256)
+    depth++;
   if (depth > most && most > 0) depth = most;
   int32_t group = ceil_div(ceil_div(vectors, depth), 32) * 32;
   if (most < 1 || group > 1024) {
-    *t = (struct row_tile){.style = ROW_STREAM, .vector = t->vector, .threads = 512, .group = 512, .depth = 1, .rows = 1};
+    *t = (struct row_tile){.style = ROW_STREAM,
+                           .vector = t->vector,
+                           .threads = 512,
+                           .group = 512,
+                           .depth = 1,
+                           .rows = 1};
     return;
   }
   t->group = t->threads = group;
@@ -90,7 +105,8 @@ static void choose_group(const struct row_ir *ir, struct row_tile *t) {
 }
 
 bool row_tile_choose(const struct row_ir *ir, enum row_variant variant, struct row_tile *out) {
-  struct row_tile t = {.style = ROW_TILE, .vector = vector_width(ir), .threads = 256, .group = 1, .rows = 1};
+  struct row_tile t = {
+      .style = ROW_TILE, .vector = vector_width(ir), .threads = 256, .group = 1, .rows = 1};
   if (variant == ROW_VARIANT_SCALAR) t.vector = 1;
   if (variant == ROW_VARIANT_FLAT && !can_be_flat(ir)) return false;
   if (variant == ROW_VARIANT_VECTOR && ir->prog->cols % t.vector != 0) return false;
@@ -98,8 +114,8 @@ bool row_tile_choose(const struct row_ir *ir, enum row_variant variant, struct r
     choose_group(ir, &t);
   } else {
     if (variant == ROW_VARIANT_FLAT) t.style = ROW_FLAT;
-    // measured: blocks of 128 threads with one vector each come to 1.00x a copy, deeper ones to 1.04x; scalars need
-    // several to have as many bytes in flight
+    // measured: blocks of 128 threads with one vector each come to 1.00x a copy, deeper ones
+    // to 1.04x; scalars need several to have as many bytes in flight
     t.threads = 128;
     t.depth = t.vector == 1 ? 4 : 1;
   }

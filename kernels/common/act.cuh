@@ -1,8 +1,9 @@
-// Activations on the fp32 accumulator, for the ahead-of-time kernels (nvcc) and the generated ones (NVRTC) alike:
-// no header is needed, and this text is embedded as it stands.
+// Activations on the fp32 accumulator, for the ahead-of-time kernels (nvcc) and the generated ones
+// (NVRTC) alike: no header is needed, and this text is embedded as it stands.
 //
-// Two grades. `fast` for outputs of 16 bits: no branch, one or two special-function instructions. `exact` for fp32.
-// Forms are those that do not cancel in the tails, keep NaN, and have the right limits at +-inf.
+// Two grades. `fast` for outputs of 16 bits: no branch, one or two special-function instructions.
+// `exact` for fp32. Forms are those that do not cancel in the tails, keep NaN, and have the right
+// limits at +-inf.
 #ifndef COMMON_ACT_CUH
 #define COMMON_ACT_CUH
 
@@ -32,10 +33,11 @@ static __device__ __forceinline__ float fw_max(float a, float b) {
   return y;
 }
 
-// gelu(x) = max(x, 0) - |x| Phi(-|x|). log2 Phi(-a) is smooth, so it is a polynomial q(a) on [0, 13.3] and
-// Phi(-a) = 2^q(a): one special-function instruction where erfc by reciprocal and exponential takes two, and no
-// cancellation on either side. Relative error of Phi: 5.8e-4 (DEGREE 7, for bf16), 6.0e-5 (DEGREE 9, for fp16);
-// fitted to math.erfc in double on 4000 Chebyshev nodes. Beyond 13.3 the tail is below the smallest normal float.
+// gelu(x) = max(x, 0) - |x| Phi(-|x|). log2 Phi(-a) is smooth, so it is a polynomial q(a) on
+// [0, 13.3] and Phi(-a) = 2^q(a): one special-function instruction where erfc by reciprocal and
+// exponential takes two, and no cancellation on either side. Relative error of Phi: 5.8e-4 (DEGREE
+// 7, for bf16), 6.0e-5 (DEGREE 9, for fp16); fitted to math.erfc in double on 4000 Chebyshev nodes.
+// Beyond 13.3 the tail is below the smallest normal float.
 template <int DEGREE> static __device__ __forceinline__ float fw_gelu_erf_fast(float x) {
   const float a = fminf(fabsf(x), 13.3f);
   float q;

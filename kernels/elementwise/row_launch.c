@@ -40,7 +40,8 @@ static enum row_variant pick(const struct row_kernel *kernel, const struct row_a
   for (int i = 0; i < prog->n_inputs; i++) {
     enum row_input_class cls = prog->inputs[i].cls;
     if (cls == IN_PER_ROW || cls == IN_SCALAR || prog->inputs[i].dtype > DTYPE_BF16) continue;
-    aligned &= aligned16(args->in[i], cls == IN_PER_COL ? 0 : args->in_stride[i], prog->inputs[i].dtype);
+    aligned &=
+        aligned16(args->in[i], cls == IN_PER_COL ? 0 : args->in_stride[i], prog->inputs[i].dtype);
     contiguous &= args->in_stride[i] == prog->cols;
   }
   for (int i = 0; i < prog->n_outputs; i++) {
@@ -48,24 +49,28 @@ static enum row_variant pick(const struct row_kernel *kernel, const struct row_a
     aligned &= aligned16(args->out[i], args->out_stride[i], prog->output_dtype[i]);
     contiguous &= args->out_stride[i] == prog->cols;
   }
-  if (aligned && kernel->kernels[ROW_VARIANT_VECTOR] && !(contiguous && kernel->kernels[ROW_VARIANT_FLAT])) {
+  if (aligned && kernel->kernels[ROW_VARIANT_VECTOR] &&
+      !(contiguous && kernel->kernels[ROW_VARIANT_FLAT])) {
     return ROW_VARIANT_VECTOR;
   }
   // one long row needs aligned bases only: its strides are its length
   bool bases = true;
-  for (int i = 0; i < prog->n_inputs; i++) bases &= prog->inputs[i].cls == IN_SCALAR || (uintptr_t)args->in[i] % 16 == 0;
-  for (int i = 0; i < prog->n_outputs; i++) bases &= (uintptr_t)args->out[i] % 16 == 0;
+  for (int i = 0; i < prog->n_inputs; i++)
+    bases &= prog->inputs[i].cls == IN_SCALAR || (uintptr_t)args->in[i] % 16 == 0;
+  for (int i = 0; i < prog->n_outputs; i++)
+    bases &= (uintptr_t)args->out[i] % 16 == 0;
   if (contiguous && bases && kernel->kernels[ROW_VARIANT_FLAT]) return ROW_VARIANT_FLAT;
   return ROW_VARIANT_SCALAR;
 }
 
-int row_kernel_run(const struct row_kernel *kernel, const struct row_args *args, struct CUstream_st *stream) {
+int row_kernel_run(const struct row_kernel *kernel, const struct row_args *args,
+                   struct CUstream_st *stream) {
   if (args->rows == 0) return 0;
   enum row_variant variant = pick(kernel, args);
   const struct row_tile *tile = &kernel->tiles[variant];
   uint32_t blocks = row_tile_blocks(tile, kernel->prog->cols, args->rows);
   if (blocks == 0 || !kernel->kernels[variant]) return CUDA_UNSUPPORTED;
   void *params[] = {(void *)(uintptr_t)args};
-  return cudaLaunchKernel(kernel->kernels[variant], (dim3){blocks, 1, 1}, (dim3){(unsigned)tile->threads, 1, 1}, params, 0,
-                          stream);
+  return cudaLaunchKernel(kernel->kernels[variant], (dim3){blocks, 1, 1},
+                          (dim3){(unsigned)tile->threads, 1, 1}, params, 0, stream);
 }

@@ -1,7 +1,8 @@
-// The epilogue functor: a list of operations (kernels/types.h) on fp32 accumulators, in order, before the one rounding.
+// The epilogue functor: a list of operations (kernels/types.h) on fp32 accumulators, in order,
+// before the one rounding.
 //
-// The common lists, [bias] [activation] [residual], are straight code with the activation fixed at compile time; any other
-// list runs through a loop. Values come as pairs of neighbouring columns.
+// The common lists, [bias] [activation] [residual], are straight code with the activation fixed at
+// compile time; any other list runs through a loop. Values come as pairs of neighbouring columns.
 #ifndef GEMM_EPILOGUE_CUH
 #define GEMM_EPILOGUE_CUH
 
@@ -35,9 +36,12 @@ static __device__ __forceinline__ float load_one(const void *p, int64_t i, enum 
 }
 
 template <class D> static __device__ __forceinline__ float2 load_pair(const void *p, int64_t i) {
-  if constexpr (sizeof(D) == 4) return *(const float2 *)((const float *)p + i);
-  else if constexpr (__is_same(D, __nv_bfloat16)) return __bfloat1622float2(*(const __nv_bfloat162 *)((const __nv_bfloat16 *)p + i));
-  else return __half22float2(*(const __half2 *)((const __half *)p + i));
+  if constexpr (sizeof(D) == 4)
+    return *(const float2 *)((const float *)p + i);
+  else if constexpr (__is_same(D, __nv_bfloat16))
+    return __bfloat1622float2(*(const __nv_bfloat162 *)((const __nv_bfloat16 *)p + i));
+  else
+    return __half22float2(*(const __half2 *)((const __half *)p + i));
 }
 
 // DEGREE: of the erf polynomial, by how fine the output is.
@@ -51,36 +55,57 @@ template <int ACT, int DEGREE> static __device__ __forceinline__ float activate(
   return x;
 }
 
-template <int ACT, int DEGREE, int N> static __device__ __forceinline__ void activate_all(float (&v)[N]) {
+template <int ACT, int DEGREE, int N>
+static __device__ __forceinline__ void activate_all(float (&v)[N]) {
 #pragma unroll
-  for (int j = 0; j < N; j++) v[j] = activate<ACT, DEGREE>(v[j]);
+  for (int j = 0; j < N; j++)
+    v[j] = activate<ACT, DEGREE>(v[j]);
 }
 
-template <int DEGREE, int N> static __device__ __forceinline__ void activate_any(int act, float (&v)[N]) {
+template <int DEGREE, int N>
+static __device__ __forceinline__ void activate_any(int act, float (&v)[N]) {
   switch (act) {
-  case ACT_GELU_ERF: activate_all<ACT_GELU_ERF, DEGREE>(v); break;
-  case ACT_GELU_TANH: activate_all<ACT_GELU_TANH, DEGREE>(v); break;
-  case ACT_RELU: activate_all<ACT_RELU, DEGREE>(v); break;
-  case ACT_SILU: activate_all<ACT_SILU, DEGREE>(v); break;
-  case ACT_TANH: activate_all<ACT_TANH, DEGREE>(v); break;
-  case ACT_SIGMOID: activate_all<ACT_SIGMOID, DEGREE>(v); break;
-  default: break;
+  case ACT_GELU_ERF:
+    activate_all<ACT_GELU_ERF, DEGREE>(v);
+    break;
+  case ACT_GELU_TANH:
+    activate_all<ACT_GELU_TANH, DEGREE>(v);
+    break;
+  case ACT_RELU:
+    activate_all<ACT_RELU, DEGREE>(v);
+    break;
+  case ACT_SILU:
+    activate_all<ACT_SILU, DEGREE>(v);
+    break;
+  case ACT_TANH:
+    activate_all<ACT_TANH, DEGREE>(v);
+    break;
+  case ACT_SIGMOID:
+    activate_all<ACT_SIGMOID, DEGREE>(v);
+    break;
+  default:
+    break;
   }
 }
 
 template <class T> static __device__ __forceinline__ float2 unpack_pair(uint32_t w) {
-  if (__is_same(T, __nv_bfloat16)) return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
+  if (__is_same(T, __nv_bfloat16))
+    return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
   return __half22float2(*(const __half2 *)&w);
 }
 
 // This thread's column of a tile's bias, as the epilogue wants it.
-template <class T> static __device__ __forceinline__ float epilogue_fetch_bias(const gemm_epilogue &e, int col, int cols) {
+template <class T>
+static __device__ __forceinline__ float epilogue_fetch_bias(const gemm_epilogue &e, int col,
+                                                            int cols) {
   if (!e.bias || col >= cols) return 0.0f;
   return e.bias_wide ? ((const float *)e.bias)[col] : (float)((const T *)e.bias)[col];
 }
 
 // One value a column, the same for every row.
-template <class D, int N> static __device__ __forceinline__ void epilogue_bias(const void *p, float (&v)[N], int col, int cols) {
+template <class D, int N>
+static __device__ __forceinline__ void epilogue_bias(const void *p, float (&v)[N], int col,
+                                                     int cols) {
 #pragma unroll
   for (int j = 0; j < N / 4; j++) {
     if (col + 8 * j >= cols) continue;
@@ -91,7 +116,8 @@ template <class D, int N> static __device__ __forceinline__ void epilogue_bias(c
 
 // One value an element: residual or gate.
 template <class D, int N>
-static __device__ __forceinline__ void epilogue_element(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
+static __device__ __forceinline__ void
+epilogue_element(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int64_t r = row + 8 * half;
@@ -108,14 +134,18 @@ static __device__ __forceinline__ void epilogue_element(const gemm_op &op, float
 }
 
 template <class T, int DEGREE, int N>
-static __device__ __forceinline__ void epilogue_op_apply(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
+static __device__ __forceinline__ void
+epilogue_op_apply(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
   const bool wide = op.dtype == DTYPE_F32;
   if (op.kind == EPI_BIAS) {
-    if (wide) epilogue_bias<float>(op.operand, v, col, cols);
-    else epilogue_bias<T>(op.operand, v, col, cols);
+    if (wide)
+      epilogue_bias<float>(op.operand, v, col, cols);
+    else
+      epilogue_bias<T>(op.operand, v, col, cols);
   } else if (op.kind == EPI_SCALE) {
 #pragma unroll
-    for (int j = 0; j < N; j++) v[j] *= op.imm;
+    for (int j = 0; j < N; j++)
+      v[j] *= op.imm;
   } else if (op.kind == EPI_ACT) {
     activate_any<DEGREE>(op.act, v);
   } else if (wide) {
@@ -125,15 +155,18 @@ static __device__ __forceinline__ void epilogue_op_apply(const gemm_op &op, floa
   }
 }
 
-// v[4j .. 4j+3]: columns (col + 8j, +1) at `row` and at `row + 8`: the layout of the matrix instructions' accumulators.
-// cols is even, and operands are aligned to pairs (gemm_run sees to it).
-// `bias`: shared memory, this thread's first column of the tile's bias in fp32; used in the common form.
-template <class T, int ACT, int DEGREE, int N>
-static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, float (&v)[N], uint32_t bias, int64_t row, int col, int64_t rows,
-                                                      int cols) {
+// v[4j .. 4j+3]: columns (col + 8j, +1) at `row` and at `row + 8`: the layout of the matrix
+// instructions' accumulators. cols is even, and operands are aligned to pairs (gemm_run sees to
+// it). `bias`: shared memory, this thread's first column of the tile's bias in fp32; used in the
+// common form.
+template <class T, int ACT, int DEGREE, bool RESIDUAL, int N>
+static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, float (&v)[N],
+                                                      uint32_t bias, int64_t row, int col,
+                                                      int64_t rows, int cols) {
   if (ACT == GEMM_ACT_ANY) {
 #pragma unroll 1
-    for (int o = 0; o < e.n; o++) epilogue_op_apply<T, DEGREE>(e.op[o], v, row, col, rows, cols);
+    for (int o = 0; o < e.n; o++)
+      epilogue_op_apply<T, DEGREE>(e.op[o], v, row, col, rows, cols);
     return;
   }
   // [bias] [activation] then whatever is left
@@ -146,9 +179,11 @@ static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, fl
     }
   }
   activate_all<ACT, DEGREE>(v);
-  if (e.residual) {
-    if (e.op[0].dtype == DTYPE_F32) epilogue_element<float>(e.op[0], v, row, col, rows, cols);
-    else epilogue_element<T>(e.op[0], v, row, col, rows, cols);
+  if (RESIDUAL && e.residual) {
+    if (e.op[0].dtype == DTYPE_F32)
+      epilogue_element<float>(e.op[0], v, row, col, rows, cols);
+    else
+      epilogue_element<T>(e.op[0], v, row, col, rows, cols);
   }
 }
 

@@ -1,7 +1,7 @@
 // y = epilogue(x W^T) on the CUDA cores: any shape, alignment and mix of dtypes, fp32 arithmetic.
 //
-// 64 x 64 tiles, 16 of k at a time through shared memory (8.5 KiB), 256 threads of 4 x 4 results. The fallback, and the
-// fp32 path: bound by fp32 arithmetic, not meant to be fast at 16 bits.
+// 64 x 64 tiles, 16 of k at a time through shared memory (8.5 KiB), 256 threads of 4 x 4 results.
+// The fallback, and the fp32 path: bound by fp32 arithmetic, not meant to be fast at 16 bits.
 #include "kernels/gemm/epilogue.cuh"
 #include "kernels/gemm/gemm.h"
 
@@ -20,32 +20,47 @@ struct simple_args {
 
 static __device__ float act_exact(int act, float x) {
   switch (act) {
-  case ACT_GELU_ERF: return fw_gelu_erf_exact(x);
-  case ACT_GELU_TANH: return fw_gelu_tanh_exact(x);
-  case ACT_RELU: return fw_max(x, 0.0f);
-  case ACT_SILU: return fw_silu_exact(x);
-  case ACT_TANH: return tanhf(x);
-  case ACT_SIGMOID: return fw_sigmoid_exact(x);
-  default: return x;
+  case ACT_GELU_ERF:
+    return fw_gelu_erf_exact(x);
+  case ACT_GELU_TANH:
+    return fw_gelu_tanh_exact(x);
+  case ACT_RELU:
+    return fw_max(x, 0.0f);
+  case ACT_SILU:
+    return fw_silu_exact(x);
+  case ACT_TANH:
+    return tanhf(x);
+  case ACT_SIGMOID:
+    return fw_sigmoid_exact(x);
+  default:
+    return x;
   }
 }
 
 static __device__ float finish(const simple_args &a, float v, int64_t row, int col) {
   for (int o = 0; o < a.n_ops; o++) {
     const gemm_op &op = a.op[o];
-    if (op.kind == EPI_BIAS) v += load_one(op.operand, col, op.dtype);
-    else if (op.kind == EPI_ACT) v = act_exact(op.act, v);
-    else if (op.kind == EPI_SCALE) v *= op.imm;
-    else if (op.kind == EPI_ADD) v += load_one(op.operand, row * op.stride + col, op.dtype);
-    else v *= load_one(op.operand, row * op.stride + col, op.dtype);
+    if (op.kind == EPI_BIAS)
+      v += load_one(op.operand, col, op.dtype);
+    else if (op.kind == EPI_ACT)
+      v = act_exact(op.act, v);
+    else if (op.kind == EPI_SCALE)
+      v *= op.imm;
+    else if (op.kind == EPI_ADD)
+      v += load_one(op.operand, row * op.stride + col, op.dtype);
+    else
+      v *= load_one(op.operand, row * op.stride + col, op.dtype);
   }
   return v;
 }
 
 static __device__ void store_one(void *p, int64_t i, float v, enum dtype dtype) {
-  if (dtype == DTYPE_F32) ((float *)p)[i] = v;
-  else if (dtype == DTYPE_BF16) ((__nv_bfloat16 *)p)[i] = __float2bfloat16(v);
-  else ((__half *)p)[i] = __float2half(v);
+  if (dtype == DTYPE_F32)
+    ((float *)p)[i] = v;
+  else if (dtype == DTYPE_BF16)
+    ((__nv_bfloat16 *)p)[i] = __float2bfloat16(v);
+  else
+    ((__half *)p)[i] = __float2half(v);
 }
 
 __global__ void __launch_bounds__(256) gemm_simple_kernel(const __grid_constant__ simple_args a) {
@@ -58,8 +73,11 @@ __global__ void __launch_bounds__(256) gemm_simple_kernel(const __grid_constant_
     for (int i = 0; i < 4; i++) { // 16 threads walk k, which is contiguous in both
       const int r = ty + i * 16, k = k0 + tx;
       const bool kin = k < a.k;
-      xs[tx][r] = kin && row0 + r < a.m ? load_one(a.x, (row0 + r) * a.x_stride + k, a.x_dtype) : 0.0f;
-      ws[tx][r] = kin && col0 + r < a.n ? load_one(a.w, (int64_t)(col0 + r) * a.w_stride + k, a.w_dtype) : 0.0f;
+      xs[tx][r] =
+          kin && row0 + r < a.m ? load_one(a.x, (row0 + r) * a.x_stride + k, a.x_dtype) : 0.0f;
+      ws[tx][r] = kin && col0 + r < a.n
+                      ? load_one(a.w, (int64_t)(col0 + r) * a.w_stride + k, a.w_dtype)
+                      : 0.0f;
     }
     __syncthreads();
 #pragma unroll
@@ -69,7 +87,8 @@ __global__ void __launch_bounds__(256) gemm_simple_kernel(const __grid_constant_
 #pragma unroll
       for (int i = 0; i < 4; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) d[i][j] = fmaf(xv[i], wv[j], d[i][j]);
+        for (int j = 0; j < 4; j++)
+          d[i][j] = fmaf(xv[i], wv[j], d[i][j]);
     }
     __syncthreads();
   }
@@ -79,7 +98,8 @@ __global__ void __launch_bounds__(256) gemm_simple_kernel(const __grid_constant_
     for (int j = 0; j < 4; j++) {
       const int64_t row = row0 + ty * 4 + i;
       const int col = col0 + tx * 4 + j;
-      if (row < a.m && col < a.n) store_one(a.y, row * a.y_stride + col, finish(a, d[i][j], row, col), a.y_dtype);
+      if (row < a.m && col < a.n)
+        store_one(a.y, row * a.y_stride + col, finish(a, d[i][j], row, col), a.y_dtype);
     }
 }
 
@@ -87,10 +107,12 @@ static bool is_float(enum dtype dtype) {
   return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-int gemm_simple(const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m, struct CUstream_st *stream) {
+int gemm_simple(const struct linear_problem *p, const struct view *in, const struct view *y,
+                int64_t m, struct CUstream_st *stream) {
   simple_args a = {};
   if (m == 0) return 0;
-  if (!is_float(p->x_dtype) || !is_float(p->w_dtype) || !is_float(p->y_dtype)) return CUDA_UNSUPPORTED;
+  if (!is_float(p->x_dtype) || !is_float(p->w_dtype) || !is_float(p->y_dtype))
+    return CUDA_UNSUPPORTED;
   a.x = in[0].data, a.w = in[1].data, a.y = y->data;
   a.m = m, a.n = p->n, a.k = p->k;
   a.x_stride = in[0].stride, a.w_stride = in[1].stride, a.y_stride = y->stride;

@@ -1,12 +1,15 @@
-// y = epilogue(x W^T) for few rows, on Hopper: the weights stream past once, and latency is what counts.
+// y = epilogue(x W^T) for few rows, on Hopper: the weights stream past once, and latency is what
+// counts.
 //
-// Tiles of 64 x BN, one warpgroup and one producer warp, a deep ring of bulk copies (rows of x that do not exist cost no
-// traffic: the copy engine fills them with zeros). Several blocks share a multiprocessor. With SPLIT > 1 the blocks of a
-// cluster share a tile's k between them, leave their partial sums in shared memory, and each finishes its part of the rows by
-// reading the others' in rank order: deterministic, but not the order of the unsplit kernels, so that a row then no longer
+// Tiles of 64 x BN, one warpgroup and one producer warp, a deep ring of bulk copies (rows of x that
+// do not exist cost no traffic: the copy engine fills them with zeros). Several blocks share a
+// multiprocessor. With SPLIT > 1 the blocks of a cluster share a tile's k between them, leave their
+// partial sums in shared memory, and each finishes its part of the rows by reading the others' in
+// rank order: deterministic, but not the order of the unsplit kernels, so that a row then no longer
 // gives the same bits in every batch. Off unless asked for.
 //
-// Shared memory: STAGES x (64 + BN) x 128 bytes, 64 x (BN + 4) floats of partial sums (over the ring, when it has drained).
+// Shared memory: STAGES x (64 + BN) x 128 bytes, 64 x (BN + 4) floats of partial sums (over the
+// ring, when it has drained).
 #ifndef GEMM_GEMM_SMALL_CUH
 #define GEMM_GEMM_SMALL_CUH
 
@@ -14,10 +17,12 @@
 
 template <class T_, int BN_, int STAGES_, int SPLIT_> struct small_config {
   using T = T_;
-  static constexpr int BM = 64, BN = BN_, STAGES = STAGES_, SPLIT = SPLIT_, BK = 64, THREADS = 160, PITCH = BN + 4;
+  static constexpr int BM = 64, BN = BN_, STAGES = STAGES_, SPLIT = SPLIT_, BK = 64, THREADS = 160,
+                       PITCH = BN + 4;
   static constexpr int DEGREE = __is_same(T, __nv_bfloat16) ? 7 : 9;
   static constexpr int PAIRS = BM / SPLIT * BN / 2 / 128; // that a thread finishes, when k is split
-  static constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE_BYTES = A_BYTES + B_BYTES;
+  static constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2,
+                       STAGE_BYTES = A_BYTES + B_BYTES;
   static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + 2 * STAGES * 8;
   static_assert(STAGES * STAGE_BYTES >= BM * PITCH * 4, "partial sums lie over the ring");
 };
@@ -33,7 +38,9 @@ static __device__ __forceinline__ float2 load_cluster_pair(uint32_t at, uint32_t
   return v;
 }
 
-template <class T> static __device__ __forceinline__ void small_store(const gemm_args &a, float x, float y, int64_t row, int col) {
+template <class T>
+static __device__ __forceinline__ void small_store(const gemm_args &a, float x, float y,
+                                                   int64_t row, int col) {
   const int64_t at = row * a.y_stride + col;
   const bool both = col + 1 < a.n;
   if (a.y_dtype == DTYPE_F32) {
@@ -58,7 +65,8 @@ template <class T> static __device__ __forceinline__ void small_store(const gemm
 
 // This block's share of the tile's rows, from the partial sums of every block of the cluster.
 template <class C>
-static __device__ __forceinline__ void small_finish_split(const gemm_args &args, uint32_t partial, int64_t row0, int col0, int rank) {
+static __device__ __forceinline__ void small_finish_split(const gemm_args &args, uint32_t partial,
+                                                          int64_t row0, int col0, int rank) {
   using T = typename C::T;
   float v[2 * C::PAIRS];
   const int first = rank * (C::BM / C::SPLIT) * (C::BN / 2) + threadIdx.x;
@@ -103,14 +111,17 @@ static __device__ __forceinline__ void small_finish_split(const gemm_args &args,
 }
 
 // The whole k was here: straight from the accumulators.
-template <class C> static __device__ __forceinline__ void small_finish(const gemm_args &args, float (&d)[C::BN / 2], int64_t row0, int col0) {
+template <class C>
+static __device__ __forceinline__ void small_finish(const gemm_args &args, float (&d)[C::BN / 2],
+                                                    int64_t row0, int col0) {
   using T = typename C::T;
   const int lane = threadIdx.x % 32;
   const int64_t row = row0 + threadIdx.x / 32 * 16 + lane / 4;
   const int col = col0 + lane % 4 * 2;
   if (row0 + threadIdx.x / 32 * 16 >= args.m) return; // none of this warp's rows exists
 #pragma unroll 1
-  for (int o = 0; o < args.epilogue.n; o++) epilogue_op_apply<T, C::DEGREE>(args.epilogue.op[o], d, row, col, args.m, args.n);
+  for (int o = 0; o < args.epilogue.n; o++)
+    epilogue_op_apply<T, C::DEGREE>(args.epilogue.op[o], d, row, col, args.m, args.n);
 #pragma unroll
   for (int i = 0; i < C::BN / 4; i++) {
     const int64_t r = row + (i & 1) * 8;
@@ -120,19 +131,23 @@ template <class C> static __device__ __forceinline__ void small_finish(const gem
 }
 
 template <class C>
-static __device__ __forceinline__ void small_consume(float (&d)[C::BN / 2], uint32_t stages, uint32_t full, uint32_t empty, int steps) {
+static __device__ __forceinline__ void small_consume(float (&d)[C::BN / 2], uint32_t stages,
+                                                     uint32_t full, uint32_t empty, int steps) {
   int stage = 0, before = -1;
   uint32_t parity = 0;
 #pragma unroll
-  for (int i = 0; i < C::BN / 2; i++) d[i] = 0.0f;
+  for (int i = 0; i < C::BN / 2; i++)
+    d[i] = 0.0f;
   for (int k = 0; k < steps; k++) {
     mbar_wait(full + 8 * stage, parity);
     const uint32_t a = stages + stage * C::STAGE_BYTES;
-    const uint64_t desc_a = tile_descriptor(a, 16, 1024), desc_b = tile_descriptor(a + C::A_BYTES, 16, 1024);
+    const uint64_t desc_a = tile_descriptor(a, 16, 1024),
+                   desc_b = tile_descriptor(a + C::A_BYTES, 16, 1024);
     hold(d);
     wgmma_fence();
 #pragma unroll
-    for (int kk = 0; kk < 4; kk++) wgmma<C::BN, typename C::T>::shared(d, desc_a + kk * 2, desc_b + kk * 2, 1);
+    for (int kk = 0; kk < 4; kk++)
+      wgmma<C::BN, typename C::T>::shared(d, desc_a + kk * 2, desc_b + kk * 2, 1);
     wgmma_commit();
     hold(d);
     wgmma_wait<1>();
@@ -145,29 +160,36 @@ static __device__ __forceinline__ void small_consume(float (&d)[C::BN / 2], uint
 }
 
 template <class C>
-static __device__ __forceinline__ void small_fetch(const CUtensorMap *map_x, const CUtensorMap *map_w, uint32_t stages, uint32_t full, int stage,
-                                                   int bytes, int k, int row0, int col0) {
+static __device__ __forceinline__ void
+small_fetch(const CUtensorMap *map_x, const CUtensorMap *map_w, uint32_t stages, uint32_t full,
+            int stage, int bytes, int k, int row0, int col0) {
   mbar_expect(full + 8 * stage, bytes);
   tma_load_2d(stages + stage * C::STAGE_BYTES + C::A_BYTES, map_w, full + 8 * stage, k, col0);
   tma_load_2d(stages + stage * C::STAGE_BYTES, map_x, full + 8 * stage, k, row0);
 }
 
-// x_rows: rows of x in a box, a multiple of 8 up to 64; what a tile has beyond them is never looked at.
+// x_rows: rows of x in a box, a multiple of 8 up to 64; what a tile has beyond them is never looked
+// at.
 template <class C>
 __global__ void __launch_bounds__(C::THREADS)
-    gemm_small(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w, const __grid_constant__ gemm_args args,
-               const int x_rows) {
+    gemm_small(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w,
+               const __grid_constant__ gemm_args args, const int x_rows) {
   extern __shared__ __align__(1024) uint8_t raw[];
-  const uint32_t stages = smem_address(raw), full = stages + C::STAGES * C::STAGE_BYTES, empty = full + 8 * C::STAGES;
+  const uint32_t stages = smem_address(raw), full = stages + C::STAGES * C::STAGE_BYTES,
+                 empty = full + 8 * C::STAGES;
   const int rank = C::SPLIT > 1 ? (int)cluster_rank() : 0, k_steps = (args.k + C::BK - 1) / C::BK;
-  const int share = (k_steps + C::SPLIT - 1) / C::SPLIT, first = rank * share, left = k_steps - first;
+  const int share = (k_steps + C::SPLIT - 1) / C::SPLIT, first = rank * share,
+            left = k_steps - first;
   const int steps = left < 0 ? 0 : left < share ? left : share, bytes = x_rows * 128 + C::B_BYTES;
-  const int row0 = blockIdx.y * C::BM, col0 = (int)(blockIdx.x / C::SPLIT) * C::BN, warp = threadIdx.x / 32;
+  const int row0 = blockIdx.y * C::BM, col0 = (int)(blockIdx.x / C::SPLIT) * C::BN,
+            warp = threadIdx.x / 32;
   if (threadIdx.x == 128) { // the first round needs nobody's leave
-    for (int s = 0; s < C::STAGES; s++) mbar_init(full + 8 * s, 1), mbar_init(empty + 8 * s, 1);
+    for (int s = 0; s < C::STAGES; s++)
+      mbar_init(full + 8 * s, 1), mbar_init(empty + 8 * s, 1);
     mbar_init_fence();
     fence_async_proxy();
-    for (int k = 0; k < steps && k < C::STAGES; k++) small_fetch<C>(&map_x, &map_w, stages, full, k, bytes, (first + k) * C::BK, row0, col0);
+    for (int k = 0; k < steps && k < C::STAGES; k++)
+      small_fetch<C>(&map_x, &map_w, stages, full, k, bytes, (first + k) * C::BK, row0, col0);
   }
   __syncthreads();
   float d[C::BN / 2];
@@ -190,7 +212,8 @@ __global__ void __launch_bounds__(C::THREADS)
       const int row = warp * 16 + threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
 #pragma unroll
       for (int i = 0; i < C::BN / 4; i++)
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(stages + ((row + (i & 1) * 8) * C::PITCH + col + i / 2 * 8) * 4),
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
+                         stages + ((row + (i & 1) * 8) * C::PITCH + col + i / 2 * 8) * 4),
                      "f"(d[2 * i]), "f"(d[2 * i + 1])
                      : "memory");
     }

@@ -1,16 +1,18 @@
-// The generator's text, held against files: a change of the generator shows as a change of its output. Runs without CUDA.
-// FUSEWIRE_GOLDEN_UPDATE=1 writes the files anew.
+// The generator's text, held against files: a change of the generator shows as a change of its
+// output. Runs without CUDA. FUSEWIRE_GOLDEN_UPDATE=1 writes the files anew.
 #include "kernels/codegen/codegen.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <cmocka.h>
+
 #define GOLDEN "tests/kernels/cuda/golden/"
-#define I(op_, dst_, a_, ...) {.op = op_, .dst = dst_, .a = a_, __VA_ARGS__}
+#define I(op_, dst_, a_, ...)                                                                      \
+  { .op = op_, .dst = dst_, .a = a_, __VA_ARGS__ }
 
 static char text[1 << 18], want[1 << 18];
 
@@ -41,8 +43,8 @@ static void add_gelu_is_flat_tiled_and_scalar(void **state) {
   struct row_program p = {.cols = 768, .n_inputs = 2, .n_outputs = 1, .n_insts = 5, .n_regs = 2};
   p.inputs[0] = p.inputs[1] = (struct row_input){IN_FULL, DTYPE_BF16, 0};
   p.output_dtype[0] = DTYPE_BF16;
-  const struct row_inst insts[] = {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_ADD, 0, 0, .b = 1), I(RI_ACT, 0, 0, .aux = ACT_GELU_ERF),
-                                   I(RI_STORE, 0, 0)};
+  const struct row_inst insts[] = {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_ADD, 0, 0, .b = 1),
+                                   I(RI_ACT, 0, 0, .aux = ACT_GELU_ERF), I(RI_STORE, 0, 0)};
   memcpy(p.insts, insts, sizeof insts);
   check_golden(&p, "add_gelu");
 }
@@ -53,8 +55,14 @@ static void add_layer_norm_keeps_its_row_in_registers(void **state) {
   p.inputs[0] = p.inputs[1] = (struct row_input){IN_FULL, DTYPE_BF16, 0};
   p.inputs[2] = p.inputs[3] = (struct row_input){IN_PER_COL, DTYPE_F32, 0};
   p.output_dtype[0] = p.output_dtype[1] = DTYPE_BF16;
-  const struct row_inst insts[] = {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_ADD, 0, 0, .b = 1), I(RI_STORE, 0, 0), I(RI_LOAD, 2, 2),
-                                   I(RI_LOAD, 3, 3), I(RI_LAYER_NORM, 4, 0, .b = 2, .c = 3, .imm = 1e-5f), I(RI_STORE, 1, 4)};
+  const struct row_inst insts[] = {I(RI_LOAD, 0, 0),
+                                   I(RI_LOAD, 1, 1),
+                                   I(RI_ADD, 0, 0, .b = 1),
+                                   I(RI_STORE, 0, 0),
+                                   I(RI_LOAD, 2, 2),
+                                   I(RI_LOAD, 3, 3),
+                                   I(RI_LAYER_NORM, 4, 0, .b = 2, .c = 3, .imm = 1e-5f),
+                                   I(RI_STORE, 1, 4)};
   memcpy(p.insts, insts, sizeof insts);
   check_golden(&p, "add_layer_norm");
 }
@@ -75,8 +83,8 @@ static void embedding_and_pool_read_by_index(void **state) {
   p.inputs[0] = (struct row_input){IN_GATHER, DTYPE_F16, 255};
   p.inputs[1] = (struct row_input){IN_POOL_MEAN, DTYPE_F16, 0};
   p.output_dtype[0] = DTYPE_F16;
-  const struct row_inst insts[] = {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_ADD, 0, 0, .b = 1), I(RI_NORMALIZE, 0, 0, .imm = 1e-12f),
-                                   I(RI_STORE, 0, 0)};
+  const struct row_inst insts[] = {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_ADD, 0, 0, .b = 1),
+                                   I(RI_NORMALIZE, 0, 0, .imm = 1e-12f), I(RI_STORE, 0, 0)};
   memcpy(p.insts, insts, sizeof insts);
   check_golden(&p, "gather_pool");
 }
@@ -84,7 +92,8 @@ static void embedding_and_pool_read_by_index(void **state) {
 static void malformed_programs_are_refused(void **state) {
   (void)state;
   static struct row_ir ir;
-  struct row_program good = {.cols = 8, .n_inputs = 1, .n_outputs = 1, .n_insts = 2, .n_regs = 1}, bad;
+  struct row_program good = {.cols = 8, .n_inputs = 1, .n_outputs = 1, .n_insts = 2, .n_regs = 1},
+                     bad;
   good.inputs[0] = (struct row_input){IN_FULL, DTYPE_F32, 0};
   good.output_dtype[0] = DTYPE_F32;
   good.insts[0] = (struct row_inst)I(RI_LOAD, 0, 0);
@@ -124,17 +133,21 @@ static void a_short_buffer_is_reported_and_not_overrun(void **state) {
   memset(small, 'x', sizeof small);
   assert_int_equal(row_source(&ir, &tile, "k", small, 32), whole);
   assert_int_equal(strlen(small), 31);
-  for (size_t i = 32; i < sizeof small; i++) assert_int_equal(small[i], 'x');
+  for (size_t i = 32; i < sizeof small; i++)
+    assert_int_equal(small[i], 'x');
 }
 
 static void blocks_cover_every_row_and_refuse_what_no_grid_holds(void **state) {
   (void)state;
-  struct row_tile group = {.style = ROW_GROUP, .vector = 8, .threads = 128, .depth = 3, .group = 32, .rows = 1};
-  struct row_tile flat = {.style = ROW_FLAT, .vector = 8, .threads = 256, .depth = 4, .group = 1, .rows = 1};
+  struct row_tile group = {
+      .style = ROW_GROUP, .vector = 8, .threads = 128, .depth = 3, .group = 32, .rows = 1};
+  struct row_tile flat = {
+      .style = ROW_FLAT, .vector = 8, .threads = 256, .depth = 4, .group = 1, .rows = 1};
   assert_int_equal(row_tile_blocks(&group, 768, 1), 1);
   assert_int_equal(row_tile_blocks(&group, 768, 5), 2);
   assert_int_equal(row_tile_blocks(&group, 768, 0), 0);
-  assert_int_equal(row_tile_blocks(&flat, 7, 1), 1); // no whole vector, and still a block for the tail
+  assert_int_equal(row_tile_blocks(&flat, 7, 1),
+                   1); // no whole vector, and still a block for the tail
   assert_int_equal(row_tile_blocks(&flat, 8192, 2), 2);
   assert_int_equal(row_tile_blocks(&group, 768, INT64_MAX / 2), 0);
   assert_int_equal(row_tile_blocks(&flat, 768, INT64_MAX / 2), 0);

@@ -1,5 +1,6 @@
-// Products with epilogues against double: both Hopper tiles and the simple kernel, sizes around the tiles, every epilogue,
-// views with gaps, addresses off their alignment, poisoned neighbours, a residual that is also the output.
+// Products with epilogues against double: both Hopper tiles and the simple kernel, sizes around the
+// tiles, every epilogue, views with gaps, addresses off their alignment, poisoned neighbours, a
+// residual that is also the output.
 #include "gpu_test.h"
 
 #include "kernels/gemm/gemm.h"
@@ -7,19 +8,26 @@
 static double model_act(int act, double x) {
   double u = 0.7978845608028654 * (x + 0.044715 * x * x * x);
   switch (act) {
-  case ACT_GELU_ERF: return 0.5 * x * erfc(-x * 0.7071067811865476);
-  case ACT_GELU_TANH: return x / (1 + exp(-2 * u));
-  case ACT_RELU: return x > 0 || isnan(x) ? x : 0;
-  case ACT_SILU: return x / (1 + exp(-x));
-  case ACT_TANH: return tanh(x);
-  case ACT_SIGMOID: return 1 / (1 + exp(-x));
-  default: return x;
+  case ACT_GELU_ERF:
+    return 0.5 * x * erfc(-x * 0.7071067811865476);
+  case ACT_GELU_TANH:
+    return x / (1 + exp(-2 * u));
+  case ACT_RELU:
+    return x > 0 || isnan(x) ? x : 0;
+  case ACT_SILU:
+    return x / (1 + exp(-x));
+  case ACT_TANH:
+    return tanh(x);
+  case ACT_SIGMOID:
+    return 1 / (1 + exp(-x));
+  default:
+    return x;
   }
 }
 
 enum which { PINGPONG, COOPERATIVE, SMALL32, SMALL64, SPLIT32, SPLIT64, SIMPLE, CHOSEN };
-static const char *const which_name[] = {"ping-pong", "cooperative", "small 32", "small 64", "split 32 by 4", "split 64 by 8",
-                                         "simple", "chosen"};
+static const char *const which_name[] = {"ping-pong",     "cooperative",   "small 32", "small 64",
+                                         "split 32 by 4", "split 64 by 8", "simple",   "chosen"};
 
 #define N_EPILOGUES 10
 struct recipe {
@@ -34,59 +42,88 @@ static const struct recipe recipes[N_EPILOGUES] = {
     {"bias gelu_tanh", 2, {{EPI_BIAS, 0, 2, 0}, {EPI_ACT, ACT_GELU_TANH, 0, 0}}},
     {"bias residual", 2, {{EPI_BIAS, 0, 2, 0}, {EPI_ADD, 0, 3, 0}}},
     {"bias silu gate", 3, {{EPI_BIAS, 0, 2, 0}, {EPI_ACT, ACT_SILU, 0, 0}, {EPI_MUL, 0, 3, 0}}},
-    {"gelu scale residual", 3, {{EPI_ACT, ACT_GELU_ERF, 0, 0}, {EPI_SCALE, 0, 0, 0.25f}, {EPI_ADD, 0, 3, 0}}},
+    {"gelu scale residual",
+     3,
+     {{EPI_ACT, ACT_GELU_ERF, 0, 0}, {EPI_SCALE, 0, 0, 0.25f}, {EPI_ADD, 0, 3, 0}}},
     {"relu tanh", 2, {{EPI_ACT, ACT_RELU, 0, 0}, {EPI_ACT, ACT_TANH, 0, 0}}},
-    {"scale bias sigmoid", 3, {{EPI_SCALE, 0, 0, 0.5f}, {EPI_BIAS, 0, 2, 0}, {EPI_ACT, ACT_SIGMOID, 0, 0}}},
+    {"scale bias sigmoid",
+     3,
+     {{EPI_SCALE, 0, 0, 0.5f}, {EPI_BIAS, 0, 2, 0}, {EPI_ACT, ACT_SIGMOID, 0, 0}}},
     {"bias relu", 2, {{EPI_BIAS, 0, 2, 0}, {EPI_ACT, ACT_RELU, 0, 0}}},
 };
 
 struct shape {
   int64_t m;
   int32_t n, k;
-  int gap;         // elements between rows
-  int shift;       // elements by which x is off its alignment
+  int gap;   // elements between rows
+  int shift; // elements by which x is off its alignment
   enum dtype in, out, operand;
-  bool in_place;   // the residual is y
+  bool in_place; // the residual is y
 };
 
-static int run_kernel(enum which which, const struct linear_problem *p, const struct view *in, const struct view *y, int64_t m) {
+static int run_kernel(enum which which, const struct linear_problem *p, const struct view *in,
+                      const struct view *y, int64_t m) {
   if (which >= SMALL32 && which <= SPLIT64) {
-    int bn = which == SMALL32 || which == SPLIT32 ? 32 : 64, split = which == SPLIT32 ? 4 : which == SPLIT64 ? 8 : 1;
-    return p->x_dtype == DTYPE_BF16 ? gemm_small_bf16(p, in, y, m, bn, split, NULL) : gemm_small_f16(p, in, y, m, bn, split, NULL);
+    int bn = which == SMALL32 || which == SPLIT32 ? 32 : 64, split = which == SPLIT32   ? 4
+                                                                     : which == SPLIT64 ? 8
+                                                                                        : 1;
+    return p->x_dtype == DTYPE_BF16 ? gemm_small_bf16(p, in, y, m, bn, split, NULL)
+                                    : gemm_small_f16(p, in, y, m, bn, split, NULL);
   }
   enum gemm_tile tile = which == COOPERATIVE ? GEMM_COOPERATIVE_128x192 : GEMM_PINGPONG_128x128;
   if (which == SIMPLE) return gemm_simple(p, in, y, m, NULL);
   if (which == CHOSEN) return linear_run(p, in, y, m, NULL);
-  return p->x_dtype == DTYPE_BF16 ? gemm_sm90_bf16(p, in, y, m, tile, NULL) : gemm_sm90_f16(p, in, y, m, tile, NULL);
+  return p->x_dtype == DTYPE_BF16 ? gemm_sm90_bf16(p, in, y, m, tile, NULL)
+                                  : gemm_sm90_f16(p, in, y, m, tile, NULL);
 }
 
-static double expected(const struct recipe *r, const struct matrix *in, const struct shape *s, int64_t row, int32_t col) {
+static double expected(const struct recipe *r, const struct matrix *in, const struct shape *s,
+                       int64_t row, int32_t col) {
   double v = 0;
-  for (int32_t k = 0; k < s->k; k++) v += matrix_get(&in[0], row, k) * matrix_get(&in[1], col, k);
+  for (int32_t k = 0; k < s->k; k++)
+    v += matrix_get(&in[0], row, k) * matrix_get(&in[1], col, k);
   for (int i = 0; i < r->n; i++) {
     switch (r->op[i].kind) {
-    case EPI_BIAS: v += matrix_get(&in[2], 0, col); break;
-    case EPI_ACT: v = model_act(r->op[i].act, v); break;
-    case EPI_SCALE: v *= (double)r->op[i].imm; break;
-    case EPI_ADD: v += matrix_get(&in[3], row, col); break;
-    default: v *= matrix_get(&in[3], row, col);
+    case EPI_BIAS:
+      v += matrix_get(&in[2], 0, col);
+      break;
+    case EPI_ACT:
+      v = model_act(r->op[i].act, v);
+      break;
+    case EPI_SCALE:
+      v *= (double)r->op[i].imm;
+      break;
+    case EPI_ADD:
+      v += matrix_get(&in[3], row, col);
+      break;
+    default:
+      v *= matrix_get(&in[3], row, col);
     }
   }
   return v;
 }
 
-static void run_case(enum which which, const struct recipe *r, const struct shape *s, bool must_run) {
+static void run_case(enum which which, const struct recipe *r, const struct shape *s,
+                     bool must_run) {
   char what[200];
-  struct linear_problem p = {.n = s->n, .k = s->k, .x_dtype = s->in, .w_dtype = s->in, .y_dtype = s->out, .n_epilogue = (uint8_t)r->n};
+  struct linear_problem p = {.n = s->n,
+                             .k = s->k,
+                             .x_dtype = s->in,
+                             .w_dtype = s->in,
+                             .y_dtype = s->out,
+                             .n_epilogue = (uint8_t)r->n};
   struct matrix in[4], y;
   struct view views[4];
   memcpy(p.epilogue, r->op, sizeof(struct epilogue_op) * 4);
-  snprintf(what, sizeof what, "%s, %s, %s->%s %ldx%dx%d gap %d shift %d", which_name[which], r->name, dtype_name(s->in), dtype_name(s->out),
-           (long)s->m, s->n, s->k, s->gap, s->shift);
-  in[0] = matrix_make(s->in, s->m, s->k, s->k + s->gap, (size_t)s->shift * dtype_bytes(s->in), true);
+  snprintf(what, sizeof what, "%s, %s, %s->%s %ldx%dx%d gap %d shift %d", which_name[which],
+           r->name, dtype_name(s->in), dtype_name(s->out), (long)s->m, s->n, s->k, s->gap,
+           s->shift);
+  in[0] =
+      matrix_make(s->in, s->m, s->k, s->k + s->gap, (size_t)s->shift * dtype_bytes(s->in), true);
   in[1] = matrix_make(s->in, s->n, s->k, s->k + s->gap, 0, true);
   in[2] = matrix_make(s->operand, 1, s->n, s->n, 0, true);
-  in[3] = matrix_make(s->in_place ? s->out : s->operand, s->m, s->n, s->n + s->gap, 0, !s->in_place);
+  in[3] =
+      matrix_make(s->in_place ? s->out : s->operand, s->m, s->n, s->n + s->gap, 0, !s->in_place);
   y = s->in_place ? in[3] : matrix_make(s->out, s->m, s->n, s->n + s->gap, 0, false);
   matrix_normal(&in[0], 1, 0);
   matrix_normal(&in[1], 1 / sqrt(s->k), 0);
@@ -110,20 +147,28 @@ static void run_case(enum which which, const struct recipe *r, const struct shap
     matrix_download(&y, what);
     int shown = 0;
     int64_t step = s->m * s->n * (int64_t)s->k > 20000000 ? s->m / 23 + 1 : 1; // large: some rows
-    for (int64_t row = 0; row < s->m; row += row + step < s->m || row == s->m - 1 ? step : s->m - 1 - row) {
-      for (int32_t c = 0; c < s->n; c++) compare(what, row, c, matrix_get(&y, row, c), expected(r, in, s, row, c), s->out, s->out == DTYPE_F32 ? 1100 : 1.1, 1e-4, &shown);
+    for (int64_t row = 0; row < s->m;
+         row += row + step < s->m || row == s->m - 1 ? step : s->m - 1 - row) {
+      for (int32_t c = 0; c < s->n; c++)
+        compare(what, row, c, matrix_get(&y, row, c), expected(r, in, s, row, c), s->out,
+                s->out == DTYPE_F32 ? 1100 : 1.1, 1e-4, &shown);
     }
   }
-  for (int i = 0; i < 4; i++) matrix_free(&in[i]);
-  if (s->in_place) free(y.host);
-  else matrix_free(&y);
+  for (int i = 0; i < 4; i++)
+    matrix_free(&in[i]);
+  if (s->in_place)
+    free(y.host);
+  else
+    matrix_free(&y);
 }
 
 static void sizes_around_the_tiles(enum which which) {
   static const int64_t ms[] = {1, 2, 16, 63, 64, 65, 127, 128, 129, 255, 256, 257, 300};
-  static const int32_t ns[] = {8, 64, 72, 128, 136, 192, 256, 264, 520}, ks[] = {8, 16, 64, 72, 128, 200, 448, 768};
+  static const int32_t ns[] = {8, 64, 72, 128, 136, 192, 256, 264, 520},
+                       ks[] = {8, 16, 64, 72, 128, 200, 448, 768};
   for (int i = 0; i < 48; i++) {
-    struct shape s = {.m = ms[i % 13], .n = ns[i * 5 % 9], .k = ks[i * 3 % 8], .gap = i % 3 == 1 ? 8 : 0};
+    struct shape s = {
+        .m = ms[i % 13], .n = ns[i * 5 % 9], .k = ks[i * 3 % 8], .gap = i % 3 == 1 ? 8 : 0};
     s.in = s.out = i % 2 ? DTYPE_F16 : DTYPE_BF16;
     s.operand = i % 5 == 4 ? DTYPE_F32 : s.in;
     run_case(which, &recipes[i % N_EPILOGUES], &s, true);
@@ -132,7 +177,8 @@ static void sizes_around_the_tiles(enum which which) {
 
 static void many_tiles_a_block(enum which which) {
   for (int i = 0; i < N_EPILOGUES; i++) {
-    struct shape s = {.m = 4100 + i, .n = 1160, .k = 72 + 64 * i, .in = i % 2 ? DTYPE_F16 : DTYPE_BF16};
+    struct shape s = {
+        .m = 4100 + i, .n = 1160, .k = 72 + 64 * i, .in = i % 2 ? DTYPE_F16 : DTYPE_BF16};
     s.out = s.operand = s.in;
     run_case(which, &recipes[i], &s, true);
   }
@@ -140,40 +186,65 @@ static void many_tiles_a_block(enum which which) {
 
 static void other_outputs_and_views(enum which which) {
   for (int i = 0; i < N_EPILOGUES; i++) {
-    run_case(which, &recipes[i], &(struct shape){200, 130, 96, 0, 0, DTYPE_BF16, DTYPE_F32, DTYPE_BF16, false}, true);
-    run_case(which, &recipes[i], &(struct shape){70, 198, 96, 0, 0, DTYPE_BF16, DTYPE_F16, DTYPE_F32, false}, true);
-    run_case(which, &recipes[i], &(struct shape){70, 133, 96, 0, 0, DTYPE_F16, DTYPE_F16, DTYPE_F16, false}, which == SIMPLE || which == CHOSEN);
+    run_case(which, &recipes[i],
+             &(struct shape){200, 130, 96, 0, 0, DTYPE_BF16, DTYPE_F32, DTYPE_BF16, false}, true);
+    run_case(which, &recipes[i],
+             &(struct shape){70, 198, 96, 0, 0, DTYPE_BF16, DTYPE_F16, DTYPE_F32, false}, true);
+    run_case(which, &recipes[i],
+             &(struct shape){70, 133, 96, 0, 0, DTYPE_F16, DTYPE_F16, DTYPE_F16, false},
+             which == SIMPLE || which == CHOSEN);
   }
-  run_case(which, &recipes[4], &(struct shape){300, 256, 192, 0, 0, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, true}, true);
+  run_case(which, &recipes[4],
+           &(struct shape){300, 256, 192, 0, 0, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, true}, true);
 }
 
 static void any_shape_and_alignment_falls_back(void) {
   static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
   for (int i = 0; i < 60; i++) {
-    struct shape s = {1 + (int64_t)(uniform() * 140), 1 + (int32_t)(uniform() * 200), 1 + (int32_t)(uniform() * 130), i % 4 == 3 ? 3 : 0, i % 5 == 2, dtypes[i % 3], dtypes[i / 3 % 3], dtypes[i / 9 % 3], false};
+    struct shape s = {1 + (int64_t)(uniform() * 140),
+                      1 + (int32_t)(uniform() * 200),
+                      1 + (int32_t)(uniform() * 130),
+                      i % 4 == 3 ? 3 : 0,
+                      i % 5 == 2,
+                      dtypes[i % 3],
+                      dtypes[i / 3 % 3],
+                      dtypes[i / 9 % 3],
+                      false};
     run_case(CHOSEN, &recipes[i % N_EPILOGUES], &s, true);
   }
 }
 
 // A row's result must not depend on who shares its batch.
 static void a_row_is_the_same_in_any_batch(void) {
-  struct linear_problem p = {.n = 776, .k = 320, .x_dtype = DTYPE_BF16, .w_dtype = DTYPE_BF16, .y_dtype = DTYPE_BF16, .n_epilogue = 2};
-  struct matrix x = matrix_make(DTYPE_BF16, 700, 320, 320, 0, true), w = matrix_make(DTYPE_BF16, 776, 320, 320, 0, true), b = matrix_make(DTYPE_BF16, 1, 776, 776, 0, true);
-  struct matrix whole = matrix_make(DTYPE_BF16, 700, 776, 776, 0, false), part = matrix_make(DTYPE_BF16, 700, 776, 776, 0, false);
+  struct linear_problem p = {.n = 776,
+                             .k = 320,
+                             .x_dtype = DTYPE_BF16,
+                             .w_dtype = DTYPE_BF16,
+                             .y_dtype = DTYPE_BF16,
+                             .n_epilogue = 2};
+  struct matrix x = matrix_make(DTYPE_BF16, 700, 320, 320, 0, true),
+                w = matrix_make(DTYPE_BF16, 776, 320, 320, 0, true),
+                b = matrix_make(DTYPE_BF16, 1, 776, 776, 0, true);
+  struct matrix whole = matrix_make(DTYPE_BF16, 700, 776, 776, 0, false),
+                part = matrix_make(DTYPE_BF16, 700, 776, 776, 0, false);
   memcpy(p.epilogue, recipes[2].op, sizeof(struct epilogue_op) * 2);
   matrix_normal(&x, 1, 0), matrix_normal(&w, 0.05, 0), matrix_normal(&b, 1, 0);
   matrix_upload(&x), matrix_upload(&w), matrix_upload(&b);
-  struct view in[3] = {{x.data, 320, 320, DTYPE_BF16}, {w.data, 320, 320, DTYPE_BF16}, {b.data, 776, 776, DTYPE_BF16}};
+  struct view in[3] = {{x.data, 320, 320, DTYPE_BF16},
+                       {w.data, 320, 320, DTYPE_BF16},
+                       {b.data, 776, 776, DTYPE_BF16}};
   struct view y = {whole.data, 776, 776, DTYPE_BF16}, z = {part.data, 776, 776, DTYPE_BF16};
   CHECK_CUDA(linear_run(&p, in, &y, 700, NULL));
   matrix_download(&whole, "whole");
-  static const int64_t batches[] = {1, 2, 7, 8, 16, 17, 33, 64, 65, 130, 400};
+  static const int64_t batches[] = {
+      1, 2, 7, 8, 16, 17, 33, 64, 65, 130, 400}; // two kernels, both tiles of the small one
   for (int i = 0; i < 11; i++) {
     CHECK_CUDA(linear_run(&p, in, &z, batches[i], NULL));
     matrix_download(&part, "part");
     checks++;
     if (memcmp(part.host, whole.host, (size_t)batches[i] * 776 * 2) != 0) {
-      printf("FAIL rows of a batch of %ld differ from the same rows in a batch of 700\n", (long)batches[i]);
+      printf("FAIL rows of a batch of %ld differ from the same rows in a batch of 700\n",
+             (long)batches[i]);
       failures++;
     }
   }

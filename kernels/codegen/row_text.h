@@ -1,0 +1,34 @@
+// Inside the generator: the pieces that kernels of every shape are written from. Not for others.
+#ifndef CODEGEN_ROW_TEXT_H
+#define CODEGEN_ROW_TEXT_H
+
+#include "kernels/codegen/codegen.h"
+
+struct text {
+  char *out;
+  size_t size, used;
+  const struct row_ir *ir;
+  struct row_tile tile;
+  bool tail; // writing the scalar tail of a flat kernel
+};
+
+__attribute__((format(printf, 2, 3))) void text_put(struct text *t, const char *format, ...);
+// Rows held by groups of threads (and not tiles of vectors).
+bool text_by_row(const struct text *t);
+const char *text_type(enum dtype dtype);
+const char *text_slot(const struct text *t); // subscript of a row scalar
+const char *text_exp(const struct text *t);  // the exponential of this precision
+const struct row_input *text_input(const struct text *t, int value);
+bool text_hoisted(const struct text *t, int value); // loaded before anything is computed
+bool text_array(const struct text *t, int value);   // kept for a later segment
+bool text_pooled(const struct text *t, int value);  // a load that folds a sequence
+// What reads element j of `value` in the vector at hand.
+const char *text_ref(const struct text *t, int value, char buffer[48]);
+void text_expression(struct text *t, int value); // right-hand side of an operation
+// One vector of load `value` into pN (with subscripts `at`); `pad` is the statement's indentation.
+void text_load(struct text *t, int value, const char *at, const char *pad);
+// A sequence's tokens folded into `name`.
+void text_pool(struct text *t, int value, const char *name, const char *pad);
+void text_scalar_load(struct text *t, int value, const char *pad);
+
+#endif
