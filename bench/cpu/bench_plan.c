@@ -143,6 +143,9 @@ static double measure(struct device *device, struct lane *lane, const struct bou
     step_ns[i] /= n;
   qsort(samples, (size_t)n, sizeof samples[0], compare_ns);
   free(ns);
+  if (!step_ns)
+    printf("%d batches: fastest %.1f us, median %.1f, p90 %.1f\n", n, (double)samples[0] / 1e3,
+           (double)samples[n / 2] / 1e3, (double)samples[n * 9 / 10] / 1e3);
   return (double)samples[n / 2];
 }
 
