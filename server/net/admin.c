@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #define ADMIN_CONNECTIONS 64
+#define ADMIN_OF_ONE_ADDRESS 16 // a client that dribbles cannot keep probes from elsewhere out
 #define ADMIN_TIMEOUT_S 10
 #define METRICS_FIRST_BYTES (64 * 1024)
 
@@ -103,6 +104,7 @@ enum status admin_open(struct net *net, struct error *err) {
   net->admin.daemon = MHD_start_daemon(
       MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL, 0, NULL, NULL, on_request, &net->options,
       MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)ADMIN_CONNECTIONS,
+      MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)ADMIN_OF_ONE_ADDRESS,
       MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)ADMIN_TIMEOUT_S, MHD_OPTION_END);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (net->admin.daemon) return STATUS_OK;

@@ -401,6 +401,20 @@ class LifeTest(unittest.TestCase):
             for one in crowd:
                 one.close()
 
+    def test_one_address_cannot_keep_others_from_the_admin_port(self):
+        with Daemon([f"{MODELS}/block.yaml"]) as daemon:
+            crowd = []
+            for _ in range(80):
+                one = socket.create_connection(("127.0.0.1", daemon.admin_port), 5, source_address=("127.0.0.2", 0))
+                one.sendall(b"GET /metrics HTTP/1.1\r\nX: ")  # and never an end
+                crowd.append(one)
+            # Before the daemon's own 10 s after which silent connections are closed.
+            with socket.create_connection(("127.0.0.1", daemon.admin_port), 5) as probe:
+                probe.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+                self.assertIn(b"200 OK", probe.recv(1000))
+            for one in crowd:
+                one.close()
+
     def test_a_hangup_drains_like_any_other_end(self):
         with Daemon([f"{MODELS}/block.yaml"]) as daemon:
             daemon.signal(signal.SIGHUP)
