@@ -20,6 +20,8 @@ WORK = {
     "attention": ["--tokens", "256", "--concurrency", "2"],
     "chain": ["--batch", "2048", "--concurrency", "1"],
 }
+# what bench_plan runs step by step
+STEPS = {"minilm 25 tokens": ["25"], "minilm 16 x 32 tokens": ["32x16"], "bert-base 128 tokens": ["--base", "128"]}
 
 
 def over_grpc(model, seconds):
@@ -38,16 +40,18 @@ def main():
     arguments.add_argument("--out", default=f"{ROOT}/bench/results/ab.json")
     given = arguments.parse_args()
     results = {"date": time.strftime("%Y-%m-%d"), "models": {}, "steps": {}}
-    print("unfused / fused, with the 95 % interval\n\n| model | compute_us | bytes moved | latency | calls/s |\n|---|---|---|---|---|")
+    print("unfused / fused, with the 95 % interval\n")
+    print("| model | compute_us | bytes moved | latency | calls/s |\n|---|---|---|---|---|")
     for model in given.models.split(","):
         level = over_grpc(model, given.seconds)
         results["models"][model] = level
         cells = [f"{level['ab'][key]['ratio']:.3f} [{level['ab'][key]['low']:.3f}, {level['ab'][key]['high']:.3f}]"
                  for key in ("compute_us", "bytes", "latency", "calls_per_s")]
         print(f"| {model} | {' | '.join(cells)} |", flush=True)
-    for name, options in {"minilm 25 tokens": ["25"], "minilm 16 x 32 tokens": ["32x16"], "bert-base 128 tokens": ["--base", "128"]}.items():
+    for name, options in STEPS.items():
         for mode, flag in (("fused", []), ("unfused", ["--off"])):
-            text = subprocess.run([f"{ROOT}/build/release/bench/cpu/bench_plan", *flag, *options], capture_output=True, text=True).stdout
+            text = subprocess.run([f"{ROOT}/build/release/bench/cpu/bench_plan", *flag, *options], capture_output=True,
+                                  text=True, check=True).stdout
             results["steps"][f"{name}, {mode}"] = text.splitlines()
             print(f"\n{name}, {mode}\n{text}")
     with open(given.out, "w") as file:

@@ -34,6 +34,7 @@ launcher=()
 have ccache && launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
 cmake -S "$FW_ROOT" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "${launcher[@]}" \
   -DDNNL_INCLUDE_DIR="$tree/include" -DDNNL_LIBRARY="$tree/lib/libdnnl.so.3" >/dev/null
-cmake --build "$build" -j "$FW_JOBS" --target onednn_tests >"$build/build.log" 2>&1 || { grep -E 'error' -A5 "$build/build.log" | head -40; exit 1; }
+cmake --build "$build" -j "$FW_JOBS" --target onednn_tests >"$build/build.log" 2>&1 ||
+  { grep -E 'error' -A5 "$build/build.log" | head -40; exit 1; }
 cd "$build"
 LD_LIBRARY_PATH="$tree/lib" ctest -R '^(kernels/|unit/backend|unit/sched)' --output-on-failure -j "$FW_JOBS"

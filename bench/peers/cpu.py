@@ -85,8 +85,8 @@ def floor(lengths, threads, options):
     """Sentences a second that the products alone would allow, for one and for sixteen at a time."""
     out = {}
     for name, batch in (("single", [statistics.median_low(lengths)]), ("batch16", lengths[:16])):
-        text = subprocess.run([f"{ROOT}/build/release/bench/cpu/bench_plan", "--threads", str(threads), *options, *map(str, batch)],
-                              capture_output=True, text=True).stdout
+        command = [f"{ROOT}/build/release/bench/cpu/bench_plan", "--threads", str(threads), *options, *map(str, batch)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         out[name] = text.strip().splitlines()
     return out
 
@@ -169,9 +169,11 @@ def main():
     sentences = [ids for _, ids in fortunes.tokenized(tokenizer, given.sentences, 8, 128)]
     with open("/proc/cpuinfo") as file:
         cpu = re.search(r"model name\s*:\s*(.*)", file.read()).group(1)
-    result = {"date": time.strftime("%Y-%m-%d"), "cpu": cpu, "system": platform.platform(), "threads": given.threads, "models": {}}
+    result = {"date": time.strftime("%Y-%m-%d"), "cpu": cpu, "system": platform.platform(), "threads": given.threads,
+              "models": {}}
     peers = [name for name in given.peers.split(",") if name]
-    work = {"minilm": (MINILM, sentences), "bert-base": ("bert-base", [[(7 * i + j) % 30000 + 1 for j in range(128)] for i in range(16)])}
+    made_up = [[(7 * i + j) % 30000 + 1 for j in range(128)] for i in range(16)]
+    work = {"minilm": (MINILM, sentences), "bert-base": ("bert-base", made_up)}
     for name in given.models.split(","):
         print(f"==> {name}", file=sys.stderr)
         result["models"][name] = run_model(*work[name], given.threads, given.rounds, peers)

@@ -176,7 +176,7 @@ def main():
     given = arguments.parse_args()
     servers = [Ours()] + [GrpcCpp(mode) for mode in given.modes.split(",") if mode]
     rows = []
-    print("| bytes | streams | server | calls/s | CPU us/call | p50 us | p99 us | peak RSS MiB | noise |\n|---|---|---|---|---|---|---|---|---|")
+    print("| bytes | streams | server | calls/s | CPU us/call | p50 us | p99 us | peak RSS MiB | noise |\n" + "|---" * 9 + "|")
     for size in given.sizes.split(","):
         for streams in map(int, given.streams.split(",")):
             found = {server.name: [] for server in servers}

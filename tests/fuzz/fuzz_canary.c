@@ -1,5 +1,5 @@
-// A planted fault that libFuzzer and the replay of its corpus must find, or they find nothing elsewhere.
-// links:
+// A planted fault that libFuzzer and the replay of its corpus must find, or they find nothing
+// elsewhere. links:
 #include <stdint.h>
 #include <stdlib.h>
 

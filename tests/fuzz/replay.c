@@ -1,7 +1,8 @@
 // Runs a fuzz target over files instead of generated input: replay FILE|FOLDER...
 //
-// Every input is handed over twice: from an allocation of exactly its size (so that a sanitizer sees the
-// first byte past the end), and cut to half its length, which costs nothing and finds missing length checks.
+// Every input is handed over twice: from an allocation of exactly its size (so that a sanitizer
+// sees the first byte past the end), and cut to half its length, which costs nothing and finds
+// missing length checks.
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>

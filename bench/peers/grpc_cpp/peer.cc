@@ -2,7 +2,7 @@
 //
 //   callback   the API that gRPC recommends; a thread pool of its own
 //   queue      one completion queue, one thread, protobuf messages
-//   raw        the same without protobuf: the received buffer goes back as it is; the most that gRPC C++ can do
+//   raw        without protobuf: the received buffer goes back as it is; the most that gRPC C++ can do
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
