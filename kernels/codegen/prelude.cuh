@@ -134,9 +134,9 @@ static __device__ __forceinline__ long long fw_index(const fw_row_args &a, int t
   if (operand == 255)
     n = a.positions[row];
   else if (a.index_bytes[operand] == 8)
-    n = ((const long long *)a.in[operand])[row];
+    n = ((const long long *)a.in[operand])[row * a.in_stride[operand]];
   else
-    n = ((const int *)a.in[operand])[row];
+    n = ((const int *)a.in[operand])[row * a.in_stride[operand]];
   return n >= 0 && n < a.in_rows[table] ? n : -1;
 }
 

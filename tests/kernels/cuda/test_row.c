@@ -146,9 +146,10 @@ static const struct recipe recipes[] = {
 struct layout {
   int32_t cols;
   int64_t rows;
-  int gap;      // elements between rows
-  size_t shift; // elements by which addresses are off
-  int data;     // 0 normal; 1.. ugly
+  int gap;        // elements between rows
+  size_t shift;   // elements by which addresses are off
+  int data;       // 0 normal; 1.. ugly
+  enum dtype out; // of the outputs; 0: the inputs'
 };
 
 static bool is_table(const struct recipe *r, int i) {
@@ -244,7 +245,7 @@ static void make_input(struct run *run, int i) {
                  : cls >= IN_POOL_MEAN               ? run->tokens
                                                      : 1;
   if (rows == 0) rows = 1;
-  run->in[i] = matrix_make(dtype, rows, cols, cols + (cols > 1 ? l->gap : 0),
+  run->in[i] = matrix_make(dtype, rows, cols, cols + (cols > 1 || index ? l->gap : 0),
                            l->shift * dtype_bytes(dtype), true);
   if (index) {
     for (int64_t r = 0; r < rows; r++)
@@ -299,6 +300,9 @@ static void run_case(const struct recipe *recipe, enum dtype dtype, const struct
   snprintf(run.what, sizeof run.what, "%s %s %ldx%d gap %d shift %zu data %d", recipe->name,
            dtype_name(dtype), (long)l->rows, l->cols, l->gap, l->shift, l->data);
   make_program(recipe, dtype, l->cols, &run.prog);
+  enum dtype out_dtype = l->out ? l->out : dtype;
+  for (int o = 0; o < recipe->n_outputs; o++)
+    run.prog.output_dtype[o] = out_dtype;
   if (build(&run.prog, &kernel) != 0) {
     printf("FAIL %s: not built\n", run.what);
     failures++;
@@ -316,8 +320,8 @@ static void run_case(const struct recipe *recipe, enum dtype dtype, const struct
   }
   for (int o = 0; o < recipe->n_outputs; o++) {
     int64_t cols = recipe->scalar_out[o] ? 1 : l->cols;
-    run.out[o] = matrix_make(dtype, run.rows, cols, cols + (cols > 1 ? l->gap : 0),
-                             l->shift * dtype_bytes(dtype), false);
+    run.out[o] = matrix_make(out_dtype, run.rows, cols, cols + (cols > 1 ? l->gap : 0),
+                             l->shift * dtype_bytes(out_dtype), false);
     args.out[o] = run.out[o].data, args.out_stride[o] = run.out[o].stride;
   }
   CHECK_CUDA(row_kernel_run(&kernel, &args, NULL));
@@ -347,6 +351,18 @@ static void every_recipe_at_many_widths(void) {
       if (w % 4 == 3)
         run_case(&recipes[r], dtype, &(struct layout){.cols = widths[w], .rows = rows, .gap = 8});
     }
+  }
+}
+
+static void outputs_of_another_dtype(void) {
+  static const enum dtype pairs[][2] = {{DTYPE_BF16, DTYPE_F32},
+                                        {DTYPE_F32, DTYPE_BF16},
+                                        {DTYPE_F16, DTYPE_F32},
+                                        {DTYPE_BF16, DTYPE_F16}};
+  static const int which[] = {0, 2, 4, 5, 7, 9};
+  for (int i = 0; i < 24; i++) {
+    run_case(&recipes[which[i % 6]], pairs[i / 6][0],
+             &(struct layout){.cols = i % 2 ? 192 : 771, .rows = 11, .out = pairs[i / 6][1]});
   }
 }
 
@@ -439,6 +455,7 @@ int main(int argc, char **argv) {
   }
   printf("%s, seed %#lx\n", arch, (unsigned long)rng_state);
   every_recipe_at_many_widths();
+  outputs_of_another_dtype();
   rows_beyond_registers();
   ugly_values();
   more_than_2_31_elements();
