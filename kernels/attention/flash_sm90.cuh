@@ -19,9 +19,9 @@
 //
 // Shared memory: NQ x 128 x PANELS x 128 B + STAGES x 2 x KEYS x PANELS x 128 B (head size 128: 192
 // KiB).
-// Bound: the tensor cores from head size 128 on, the exponentials at 64. Measured on an H200, bf16, against cuDNN in the
-// same run (bench/results): b32 h12 s512 d64 0.98x, b8 h16 s2048 d128 0.86x (causal 0.76x), b2 h16 s8192 d128 1.00x
-// (causal 0.88x), b32 h12 s128 d64 1.17x.
+// Bound: the tensor cores from head size 128 on, the exponentials at 64. Measured on an H200, bf16,
+// against cuDNN in the same run (bench/results): b32 h12 s512 d64 0.98x, b8 h16 s2048 d128 0.86x
+// (causal 0.76x), b2 h16 s8192 d128 1.00x (causal 0.88x), b32 h12 s128 d64 1.17x.
 #ifndef ATTENTION_FLASH_SM90_CUH
 #define ATTENTION_FLASH_SM90_CUH
 

@@ -10,8 +10,9 @@
 //
 // Shared memory: STAGES x (64 + BN) x 128 bytes, 64 x (BN + 4) floats of partial sums (over the
 // ring, when it has drained).
-// Bound: the weights' bytes when they are many (4096 -> 16384, one row: 36.6 us measured on an H200, 31.2 us of bytes,
-// cuBLASLt 34.5), else the latency of a launch and one pass through the ring (768 -> 3072: 4.8 us, cuBLASLt 3.6).
+// Bound: the weights' bytes when they are many (4096 -> 16384, one row: 36.6 us measured on an
+// H200, 31.2 us of bytes, cuBLASLt 34.5), else the latency of a launch and one pass through the
+// ring (768 -> 3072: 4.8 us, cuBLASLt 3.6).
 #ifndef GEMM_GEMM_SMALL_CUH
 #define GEMM_GEMM_SMALL_CUH
 
