@@ -23,11 +23,13 @@
 // asked for before the products began.
 //
 // Shared memory: STAGES x (BM + BN) x 128 bytes, BOXES x 16 KiB, bias, barriers. Everything outside
-// m, n, k is zero-filled or clipped by the copy engine. Bound: the tensor cores, at the clock that
-// the card's power limit allows (an H200 at 690 W ran them at 1.4 to 1.7 GHz); what an epilogue
-// adds is energy too. Measured on an H200, bf16, against cuBLASLt's plain product in the same run
-// (bench/results): without epilogue 1.00x to 1.05x; bias + exact erf GELU 1.25x (16384 x 768 ->
-// 3072), 1.12x (16384 x 1024 -> 4096), 1.07x (8192 x 4096 -> 16384).
+// m, n, k is zero-filled or clipped by the copy engine.
+//
+// Bound: the tensor cores, at the clock that the card's power limit allows (an H200 at 690 W ran
+// them at 1.4 to 1.7 GHz); what an epilogue adds is energy too. Measured on an H200, bf16, against
+// cuBLASLt's plain product in the same run (bench/results): no epilogue 1.01x to 1.03x; bias +
+// exact erf GELU 1.22x to 1.25x (16384 x 768 -> 3072), 1.12x to 1.16x (16384 x 1024 -> 4096), 1.06x
+// to 1.10x (8192 x 4096 -> 16384).
 #ifndef GEMM_GEMM_SM90_CUH
 #define GEMM_GEMM_SM90_CUH
 
