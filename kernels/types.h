@@ -1,5 +1,6 @@
-// The words that host code and kernels share: dtypes, activations, row programs, problems, batch geometry.
-// Plain C, no CUDA types, no server types. Everything here is plain data that may be copied.
+// The words that host code and kernels share: dtypes, activations, row programs, problems, batch
+// geometry. Plain C, no CUDA types, no server types. Everything here is plain data that may be
+// copied.
 #ifndef KERNELS_TYPES_H
 #define KERNELS_TYPES_H
 
@@ -7,25 +8,40 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// ---- dtypes -------------------------------------------------------------------------------------------------------
+// ---- dtypes
+// -------------------------------------------------------------------------------------------------------
 enum dtype { DTYPE_INVALID, DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I64, DTYPE_I32, DTYPE_COUNT };
-size_t dtype_bytes(enum dtype dtype);           // 0 for DTYPE_INVALID
-const char *dtype_name(enum dtype dtype);       // "fp32", "fp16", "bf16", "int64", "int32": the words of model files
+size_t dtype_bytes(enum dtype dtype); // 0 for DTYPE_INVALID
+const char *
+dtype_name(enum dtype dtype); // "fp32", "fp16", "bf16", "int64", "int32": the words of model files
 
-// bf16 and fp16 are stored as uint16_t bit patterns. Conversions round to nearest even; NaN stays NaN.
+// bf16 and fp16 are stored as uint16_t bit patterns. Conversions round to nearest even; NaN stays
+// NaN.
 float bf16_to_f32(uint16_t bits);
 uint16_t f32_to_bf16(float value);
 float f16_to_f32(uint16_t bits);
 uint16_t f32_to_f16(float value);
 
-// ---- activations --------------------------------------------------------------------------------------------------
-// gelu_erf(x) = x/2 * erfc(-x/sqrt2); gelu_tanh(x) = x * sigmoid(2u), u = sqrt(2/pi)(x + 0.044715 x^3) (the forms that
-// do not cancel in the tails); silu(x) = x * sigmoid(x).
-enum activation { ACT_NONE, ACT_GELU_ERF, ACT_GELU_TANH, ACT_RELU, ACT_SILU, ACT_TANH, ACT_SIGMOID, ACT_COUNT };
+// ---- activations
+// --------------------------------------------------------------------------------------------------
+// gelu_erf(x) = x/2 * erfc(-x/sqrt2); gelu_tanh(x) = x * sigmoid(2u), u = sqrt(2/pi)(x + 0.044715
+// x^3) (the forms that do not cancel in the tails); silu(x) = x * sigmoid(x).
+enum activation {
+  ACT_NONE,
+  ACT_GELU_ERF,
+  ACT_GELU_TANH,
+  ACT_RELU,
+  ACT_SILU,
+  ACT_TANH,
+  ACT_SIGMOID,
+  ACT_COUNT
+};
 const char *activation_name(enum activation act);
 
-// ---- geometry of a packed batch -----------------------------------------------------------------------------------
-// Sequences of unlike length lie one after another as rows of [T, ...] tensors. Row counts of tensors are one of these.
+// ---- geometry of a packed batch
+// ----------------------------------------------------------------------------------- Sequences of
+// unlike length lie one after another as rows of [T, ...] tensors. Row counts of tensors are one of
+// these.
 enum row_kind {
   ROWS_TOKENS, // T = cu_seqlens[n_seqs]
   ROWS_SEQS,   // B = n_seqs
@@ -34,18 +50,22 @@ enum row_kind {
 };
 
 struct batch_geometry {
-  int32_t n_tokens;          // T >= 1
-  int32_t n_seqs;            // B >= 1; models without sequences have T rows and B = T, cu_seqlens = 0..T
+  int32_t n_tokens; // T >= 1
+  int32_t n_seqs;   // B >= 1; models without sequences have T rows and B = T, cu_seqlens = 0..T
   int32_t max_seqlen;
-  int64_t sum_sq;            // sum over sequences of s_b^2: the rows of an attention matrix, per head
-  const int32_t *cu_seqlens; // [B + 1], cu_seqlens[0] = 0, strictly growing unless a sequence is empty (then equal)
-  const int32_t *positions;  // [T], index of each token in its own unpacked sequence
-  const int64_t *scores_offset; // [B + 1] prefix sums of s_b^2; attention matrices are [sum_sq, heads] as blocks:
-                                // sequence b, head h, query i, key j at heads*scores_offset[b] + (h*s_b + i)*s_b + j
+  int64_t sum_sq; // sum over sequences of s_b^2: the rows of an attention matrix, per head
+  const int32_t *cu_seqlens;    // [B + 1], cu_seqlens[0] = 0, strictly growing unless a sequence is
+                                // empty (then equal)
+  const int32_t *positions;     // [T], index of each token in its own unpacked sequence
+  const int64_t *scores_offset; // [B + 1] prefix sums of s_b^2; attention matrices are [sum_sq,
+                                // heads] as blocks: sequence b, head h, query i, key j at
+                                // heads*scores_offset[b] + (h*s_b + i)*s_b + j
 };
 
-// ---- operands -----------------------------------------------------------------------------------------------------
-// A 2-D view of rows: element (r, c) at data + (r * stride + c) elements. `stride` is in elements, >= cols.
+// ---- operands
+// -----------------------------------------------------------------------------------------------------
+// A 2-D view of rows: element (r, c) at data + (r * stride + c) elements. `stride` is in elements,
+// >= cols.
 struct view {
   void *data;
   int64_t stride;
@@ -53,33 +73,42 @@ struct view {
   enum dtype dtype;
 };
 
-// ---- row programs: one description for pointwise, row, gather and pool groups --------------------------------------
-// A row program works on one row at a time (tiles of rows in practice). Registers hold a row of `cols` floats, or one
-// float (a row scalar) for the results of reductions. Both back ends run it: the CPU as a blocked interpreter, CUDA by
-// generated source. Arithmetic is fp32; RI_CAST rounds as a store to that dtype and a load back would.
-// A register is a row scalar when its instruction says so (reductions, loads of IN_PER_ROW and IN_SCALAR, element-wise
-// instructions whose operands are all scalars). `dst` may be the register `a` when both are of the same class, never b or c.
+// ---- row programs: one description for pointwise, row, gather and pool groups
+// -------------------------------------- A row program works on one row at a time (tiles of rows in
+// practice). Registers hold a row of `cols` floats, or one float (a row scalar) for the results of
+// reductions. Both back ends run it: the CPU as a blocked interpreter, CUDA by generated source.
+// Arithmetic is fp32; RI_CAST rounds as a store to that dtype and a load back would. A register is
+// a row scalar when its instruction says so (reductions, loads of IN_PER_ROW and IN_SCALAR,
+// element-wise instructions whose operands are all scalars). `dst` may be the register `a` when
+// both are of the same class, never b or c.
 enum row_input_class {
-  IN_FULL,      // [rows, cols]
-  IN_PER_COL,   // [cols]: bias, gamma, beta (weights)
-  IN_PER_ROW,   // [rows, 1]
-  IN_SCALAR,    // [1, 1]
-  IN_GATHER,    // table [n, cols]; index operand [rows] (int32 or int64) picks the row; out of range reads as zeros
-                // (indices are validated before a batch is admitted)
+  IN_FULL,    // [rows, cols]
+  IN_PER_COL, // [cols]: bias, gamma, beta (weights)
+  IN_PER_ROW, // [rows, 1]
+  IN_SCALAR,  // [1, 1]
+  IN_GATHER,  // table [n, cols]; index operand [rows] (int32 or int64) picks the row; out of range
+             // reads as zeros (indices are validated before a batch is admitted)
   IN_POOL_MEAN, // [T, cols] reduced over each sequence's tokens: the program's rows are sequences
   IN_POOL_CLS,  //   first token
   IN_POOL_MAX,  //   maximum per column
 };
 enum row_opcode {
-  RI_LOAD,     // dst <- input[a]
-  RI_STORE,    // output[dst] <- register a (rounded to the output's dtype)
-  RI_ADD, RI_SUB, RI_MUL, RI_DIV, RI_MAX, // dst <- a op b; a row scalar is broadcast over the columns
-  RI_SCALE,    // dst <- a * imm
-  RI_ADD_IMM,  // dst <- a + imm
-  RI_ACT,      // dst <- act(a), act in `aux`
-  RI_CAST,     // dst <- round a to dtype `aux`
-  RI_SUM, RI_MEAN, RI_MAX_ROW,   // dst (row scalar) <- reduction of a over the columns
-  RI_LAYER_NORM, // dst <- (a - mean)/sqrt(var + imm) * b + c; b, c registers (per-col) or ROW_NONE; centred variance
+  RI_LOAD,  // dst <- input[a]
+  RI_STORE, // output[dst] <- register a (rounded to the output's dtype)
+  RI_ADD,
+  RI_SUB,
+  RI_MUL,
+  RI_DIV,
+  RI_MAX,     // dst <- a op b; a row scalar is broadcast over the columns
+  RI_SCALE,   // dst <- a * imm
+  RI_ADD_IMM, // dst <- a + imm
+  RI_ACT,     // dst <- act(a), act in `aux`
+  RI_CAST,    // dst <- round a to dtype `aux`
+  RI_SUM,
+  RI_MEAN,
+  RI_MAX_ROW,    // dst (row scalar) <- reduction of a over the columns
+  RI_LAYER_NORM, // dst <- (a - mean)/sqrt(var + imm) * b + c; b, c registers (per-col) or ROW_NONE;
+                 // centred variance
   RI_RMS_NORM,   // dst <- a / sqrt(mean(a^2) + imm) * b; b register or ROW_NONE
   RI_SOFTMAX,    // dst <- softmax over the columns; a fully -inf row gives zeros
   RI_NORMALIZE,  // dst <- a / max(||a||_2, imm)
@@ -96,7 +125,8 @@ struct row_inst {
 struct row_input {
   enum row_input_class cls;
   enum dtype dtype;
-  uint8_t index_operand; // IN_GATHER: position of the index operand among the step's inputs; 255 = geometry positions
+  uint8_t index_operand; // IN_GATHER: position of the index operand among the step's inputs; 255 =
+                         // geometry positions
 };
 struct row_program {
   int32_t cols;
@@ -107,9 +137,11 @@ struct row_program {
   struct row_inst insts[ROW_MAX_INSTS];
 };
 
-// ---- products -----------------------------------------------------------------------------------------------------
-// y[M, N] = epilogue(x[M, K] * W^T), W [N, K] row-major as PyTorch's Linear stores it (out_features, in_features).
-// Epilogue operations run in order on the fp32 accumulator, then one rounding to y's dtype.
+// ---- products
+// -----------------------------------------------------------------------------------------------------
+// y[M, N] = epilogue(x[M, K] * W^T), W [N, K] row-major as PyTorch's Linear stores it
+// (out_features, in_features). Epilogue operations run in order on the fp32 accumulator, then one
+// rounding to y's dtype.
 enum epilogue_kind {
   EPI_BIAS,  // + bias[n]
   EPI_ACT,   // act(.)
@@ -130,9 +162,10 @@ struct linear_problem {
   struct epilogue_op epilogue[EPILOGUE_MAX];
 };
 
-// ---- attention ----------------------------------------------------------------------------------------------------
-// o_i = sum_j softmax_j(scale * q_i . k_j) v_j within one sequence; causal: j <= i. Head h reads kv head
-// h / (heads / kv_heads). A query without any key gives zeros.
+// ---- attention
+// ----------------------------------------------------------------------------------------------------
+// o_i = sum_j softmax_j(scale * q_i . k_j) v_j within one sequence; causal: j <= i. Head h reads kv
+// head h / (heads / kv_heads). A query without any key gives zeros.
 struct attention_problem {
   int32_t heads, kv_heads, head_dim;
   bool causal;

@@ -12,7 +12,7 @@ struct infer_shape {
   int64_t batch, seq;                     // seq 0: the model has no sequences
   int16_t wire_index[LIMIT_MODEL_INPUTS]; // by signature input: position among the request's
                                           // inputs, -1: left out
-  bool raw; // raw_input_contents, else typed contents
+  bool raw;                               // raw_input_contents, else typed contents
 };
 
 // Names, dtypes, shapes, forms and byte counts of inputs and outputs against the model's signature,

@@ -16,4 +16,6 @@ void *arena_take(struct arena *arena, size_t bytes, size_t align) {
   return taken;
 }
 
-void arena_reset(struct arena *arena) { arena->used_bytes = 0; }
+void arena_reset(struct arena *arena) {
+  arena->used_bytes = 0;
+}

@@ -11,7 +11,8 @@ struct arena {
 };
 
 void arena_init(struct arena *arena, void *memory, size_t bytes); // caller keeps the memory
-void *arena_take(struct arena *arena, size_t bytes, size_t align); // NULL when it does not fit; not zeroed
+void *arena_take(struct arena *arena, size_t bytes,
+                 size_t align); // NULL when it does not fit; not zeroed
 void arena_reset(struct arena *arena);
 
 #endif

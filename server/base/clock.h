@@ -1,4 +1,5 @@
-// Monotonic time. Code that decides by time takes `now_ns` as an argument; only the edges read the clock.
+// Monotonic time. Code that decides by time takes `now_ns` as an argument; only the edges read the
+// clock.
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 
@@ -9,7 +10,7 @@
 #define NS_PER_MS 1000000LL
 #define NS_PER_S 1000000000LL
 
-int64_t clock_now_ns(void);   // CLOCK_MONOTONIC; any thread
-int64_t clock_wall_ns(void);  // CLOCK_REALTIME, for logs only
+int64_t clock_now_ns(void);  // CLOCK_MONOTONIC; any thread
+int64_t clock_wall_ns(void); // CLOCK_REALTIME, for logs only
 
 #endif

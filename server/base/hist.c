@@ -26,7 +26,8 @@ void hist_record(struct hist *hist, uint64_t value) {
 
 uint64_t hist_percentile(const struct hist *hist, double fraction) {
   uint64_t total = 0;
-  for (uint32_t i = 0; i < HIST_BUCKETS; i++) total += atomic_load_explicit(&hist->buckets[i], memory_order_relaxed);
+  for (uint32_t i = 0; i < HIST_BUCKETS; i++)
+    total += atomic_load_explicit(&hist->buckets[i], memory_order_relaxed);
   if (total == 0) return 0;
   double rank = fraction * (double)total;
   uint64_t seen = 0;

@@ -1,5 +1,5 @@
-// One write(2) per line, formatted on the stack. Rate limit: per event word, a burst of 20 lines and then 10 a second;
-// what was suppressed is counted and said in the next line that passes.
+// One write(2) per line, formatted on the stack. Rate limit: per event word, a burst of 20 lines
+// and then 10 a second; what was suppressed is counted and said in the next line that passes.
 #include "base/log.h"
 
 #include "base/clock.h"
@@ -19,7 +19,8 @@
 static _Atomic int log_level = LOG_INFO;
 static _Atomic int log_format = LOG_TEXT;
 
-// Token buckets by hash of the event word; two words that share a slot share its limit, which only makes it stricter.
+// Token buckets by hash of the event word; two words that share a slot share its limit, which only
+// makes it stricter.
 static struct rate_slot {
   _Atomic int64_t window_s;
   _Atomic int count, suppressed;
@@ -32,7 +33,8 @@ void log_setup(enum log_level level, enum log_format format) {
 
 static bool rate_allows(const char *event, int *suppressed) {
   uint32_t hash = 2166136261u;
-  for (const char *p = event; *p; p++) hash = (hash ^ (unsigned char)*p) * 16777619u;
+  for (const char *p = event; *p; p++)
+    hash = (hash ^ (unsigned char)*p) * 16777619u;
   struct rate_slot *slot = &rate_slots[hash % RATE_SLOTS];
   int64_t now_s = clock_now_ns() / NS_PER_S, before = atomic_load(&slot->window_s);
   if (now_s != before && atomic_compare_exchange_strong(&slot->window_s, &before, now_s)) {
@@ -84,7 +86,9 @@ static void stamp(char *out, size_t bytes) {
 void log_write(enum log_level level, const char *event, const char *format, ...) {
   static const char *const names[] = {"debug", "info", "warn", "error"};
   int suppressed = 0;
-  if ((int)level < atomic_load_explicit(&log_level, memory_order_relaxed) || !rate_allows(event, &suppressed)) return;
+  if ((int)level < atomic_load_explicit(&log_level, memory_order_relaxed) ||
+      !rate_allows(event, &suppressed))
+    return;
   char message[LOG_LINE_BYTES / 2], line[LOG_LINE_BYTES], when[40];
   va_list args;
   va_start(args, format);
@@ -93,15 +97,19 @@ void log_write(enum log_level level, const char *event, const char *format, ...)
   stamp(when, sizeof when);
   size_t used;
   if (atomic_load_explicit(&log_format, memory_order_relaxed) == LOG_JSON) {
-    used = (size_t)snprintf(line, sizeof line, "{\"time\":\"%s\",\"level\":\"%s\",\"event\":\"%s\",\"message\":\"", when,
-                            names[level], event);
+    used = (size_t)snprintf(line, sizeof line,
+                            "{\"time\":\"%s\",\"level\":\"%s\",\"event\":\"%s\",\"message\":\"",
+                            when, names[level], event);
     used += put_json_text(line + used, sizeof line - used - 40, message);
-    used += (size_t)snprintf(line + used, sizeof line - used, "\",\"suppressed\":%d}\n", suppressed);
+    used +=
+        (size_t)snprintf(line + used, sizeof line - used, "\",\"suppressed\":%d}\n", suppressed);
   } else {
     make_printable(message);
-    used = (size_t)snprintf(line, sizeof line, "%s %-5s %s: %s", when, names[level], event, message);
+    used =
+        (size_t)snprintf(line, sizeof line, "%s %-5s %s: %s", when, names[level], event, message);
     if (suppressed > 0 && used < sizeof line)
-      used += (size_t)snprintf(line + used, sizeof line - used, " (%d lines suppressed)", suppressed);
+      used +=
+          (size_t)snprintf(line + used, sizeof line - used, " (%d lines suppressed)", suppressed);
     if (used > sizeof line - 2) used = sizeof line - 2;
     line[used++] = '\n';
   }

@@ -1,5 +1,5 @@
-// Log lines to stderr, text or JSON lines, rate-limited per event word. Any thread; never blocks on a lock for long and
-// never allocates. Not for the per-request path at level info.
+// Log lines to stderr, text or JSON lines, rate-limited per event word. Any thread; never blocks on
+// a lock for long and never allocates. Not for the per-request path at level info.
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 

@@ -9,7 +9,8 @@
 enum status ring_init(struct ring *ring, uint32_t capacity) {
   if (capacity == 0 || capacity > RING_MAX_CAPACITY) return STATUS_INVALID_ARGUMENT;
   uint32_t rounded = 1;
-  while (rounded < capacity) rounded *= 2;
+  while (rounded < capacity)
+    rounded *= 2;
   memset(ring, 0, sizeof *ring);
   ring->slots = calloc(rounded, sizeof *ring->slots);
   if (!ring->slots) return STATUS_RESOURCE_EXHAUSTED;
@@ -24,8 +25,8 @@ void ring_deinit(struct ring *ring) {
 
 bool ring_push(struct ring *ring, void *item) {
   FW_ASSERT(item != NULL);
-  // Only this thread writes tail, so its own value needs no order. The acquire on head pairs with the consumer's
-  // release: the slot we are about to overwrite has been read.
+  // Only this thread writes tail, so its own value needs no order. The acquire on head pairs with
+  // the consumer's release: the slot we are about to overwrite has been read.
   uint32_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
   uint32_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
   if (tail - head > ring->mask) return false;
@@ -40,7 +41,8 @@ void *ring_pop(struct ring *ring) {
   uint32_t tail = atomic_load_explicit(&ring->tail, memory_order_acquire); // pairs with ring_push
   if (head == tail) return NULL;
   void *item = ring->slots[head & ring->mask];
-  atomic_store_explicit(&ring->head, head + 1, memory_order_release); // the slot may be reused from here on
+  atomic_store_explicit(&ring->head, head + 1,
+                        memory_order_release); // the slot may be reused from here on
   return item;
 }
 

@@ -1,5 +1,6 @@
-// One free list per size class. A freed slab stays on its list while the pool keeps less than keep_bytes idle; kept
-// memory still counts against the budget only while handed out, so an idle pool never starves another loop.
+// One free list per size class. A freed slab stays on its list while the pool keeps less than
+// keep_bytes idle; kept memory still counts against the budget only while handed out, so an idle
+// pool never starves another loop.
 #include "base/slab.h"
 
 #include "base/log.h"
@@ -67,7 +68,8 @@ void slab_pool_close(struct slab_pool *pool) {
 
 static uint32_t class_of(size_t bytes) {
   uint32_t index = 0;
-  while (((size_t)1 << (SLAB_MIN_SHIFT + index)) < bytes) index++;
+  while (((size_t)1 << (SLAB_MIN_SHIFT + index)) < bytes)
+    index++;
   return index;
 }
 
@@ -85,7 +87,9 @@ static struct slab *slab_create(struct slab_pool *pool, uint32_t class_index, si
 }
 
 struct slab *slab_get(struct slab_pool *pool, size_t bytes) {
-  if (bytes > pool->options.max_slab_bytes || bytes > (size_t)1 << (SLAB_MIN_SHIFT + SLAB_CLASSES - 1)) return NULL;
+  if (bytes > pool->options.max_slab_bytes || bytes > (size_t)1
+                                                          << (SLAB_MIN_SHIFT + SLAB_CLASSES - 1))
+    return NULL;
   uint32_t class_index = class_of(bytes);
   size_t capacity = (size_t)1 << (SLAB_MIN_SHIFT + class_index);
   if (pool->options.budget && !budget_take(pool->options.budget, (int64_t)capacity)) return NULL;
@@ -129,4 +133,6 @@ void slab_put(struct slab_pool *pool, struct slab *slab) {
   pool->idle_bytes += capacity;
 }
 
-size_t slab_pool_used_bytes(const struct slab_pool *pool) { return pool->used_bytes; }
+size_t slab_pool_used_bytes(const struct slab_pool *pool) {
+  return pool->used_bytes;
+}

@@ -1,10 +1,11 @@
 // Payload buffers in size classes with a hard byte budget: where request and response bodies live.
 //
-// One pool per loop thread; slab_get and slab_put are that thread's. The executor only reads and writes the bytes of a
-// slab that a request carries. Classes are powers of two from 4 KiB to the largest message; freed slabs are kept for
-// reuse up to `keep_bytes`. Memory comes from `host_alloc` (pinned on a GPU back end), 64-byte aligned.
-// Nothing is ever over-committed: slab_get returns NULL when the budget would be passed, and the caller refuses the
-// call with RESOURCE_EXHAUSTED.
+// One pool per loop thread; slab_get and slab_put are that thread's. The executor only reads and
+// writes the bytes of a slab that a request carries. Classes are powers of two from 4 KiB to the
+// largest message; freed slabs are kept for reuse up to `keep_bytes`. Memory comes from
+// `host_alloc` (pinned on a GPU back end), 64-byte aligned. Nothing is ever over-committed:
+// slab_get returns NULL when the budget would be passed, and the caller refuses the call with
+// RESOURCE_EXHAUSTED.
 #ifndef BASE_SLAB_H
 #define BASE_SLAB_H
 
@@ -20,9 +21,9 @@ struct slice {
 struct slab {
   uint8_t *data;
   size_t capacity_bytes;
-  struct slab *next;      // free list
+  struct slab *next; // free list
   uint32_t class_index;
-  uint32_t refs;          // loop thread only; put frees at 0
+  uint32_t refs; // loop thread only; put frees at 0
 };
 
 // A byte budget that several pools may share (the process-wide one). Lock-free.
@@ -30,20 +31,22 @@ struct budget {
   _Atomic int64_t used_bytes;
   int64_t limit_bytes;
 };
-bool budget_take(struct budget *budget, int64_t bytes); // false and nothing taken when over the limit
+bool budget_take(struct budget *budget,
+                 int64_t bytes); // false and nothing taken when over the limit
 void budget_give(struct budget *budget, int64_t bytes);
 
 struct slab_pool;
 struct slab_pool_options {
-  size_t max_slab_bytes;   // largest single buffer
-  size_t keep_bytes;       // idle memory kept for reuse
-  struct budget *budget;   // shared, not owned
+  size_t max_slab_bytes;                        // largest single buffer
+  size_t keep_bytes;                            // idle memory kept for reuse
+  struct budget *budget;                        // shared, not owned
   void *(*host_alloc)(void *arg, size_t bytes); // NULL: aligned_alloc
   void (*host_free)(void *arg, void *memory, size_t bytes);
   void *arg;
 };
-MUST_USE enum status slab_pool_open(const struct slab_pool_options *options, struct slab_pool **out);
-void slab_pool_close(struct slab_pool *pool); // every slab must have been put back
+MUST_USE enum status slab_pool_open(const struct slab_pool_options *options,
+                                    struct slab_pool **out);
+void slab_pool_close(struct slab_pool *pool);                // every slab must have been put back
 struct slab *slab_get(struct slab_pool *pool, size_t bytes); // refs = 1
 void slab_ref(struct slab *slab);
 void slab_put(struct slab_pool *pool, struct slab *slab);

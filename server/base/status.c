@@ -4,18 +4,32 @@
 #include <string.h>
 
 const char *status_name(enum status code) {
-  static const char *const names[STATUS_COUNT] = {
-      "OK",                 "CANCELLED",           "UNKNOWN",       "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
-      "NOT_FOUND",          "ALREADY_EXISTS",      "PERMISSION_DENIED", "RESOURCE_EXHAUSTED",
-      "FAILED_PRECONDITION", "ABORTED",            "OUT_OF_RANGE",  "UNIMPLEMENTED",    "INTERNAL",
-      "UNAVAILABLE",        "DATA_LOSS",           "UNAUTHENTICATED"};
+  static const char *const names[STATUS_COUNT] = {"OK",
+                                                  "CANCELLED",
+                                                  "UNKNOWN",
+                                                  "INVALID_ARGUMENT",
+                                                  "DEADLINE_EXCEEDED",
+                                                  "NOT_FOUND",
+                                                  "ALREADY_EXISTS",
+                                                  "PERMISSION_DENIED",
+                                                  "RESOURCE_EXHAUSTED",
+                                                  "FAILED_PRECONDITION",
+                                                  "ABORTED",
+                                                  "OUT_OF_RANGE",
+                                                  "UNIMPLEMENTED",
+                                                  "INTERNAL",
+                                                  "UNAVAILABLE",
+                                                  "DATA_LOSS",
+                                                  "UNAUTHENTICATED"};
   return (unsigned)code < STATUS_COUNT ? names[code] : "UNKNOWN";
 }
 
-// A message that did not fit is cut where a character begins, so that it stays valid UTF-8 on the wire.
+// A message that did not fit is cut where a character begins, so that it stays valid UTF-8 on the
+// wire.
 static void cut_at_character(char *text, size_t capacity) {
   size_t end = capacity - 1;
-  while (end > 0 && ((unsigned char)text[end] & 0xc0) == 0x80) end--;
+  while (end > 0 && ((unsigned char)text[end] & 0xc0) == 0x80)
+    end--;
   text[end] = '\0';
 }
 
@@ -41,8 +55,8 @@ enum status error_set(struct error *err, enum status code, const char *format, .
   return code;
 }
 
-enum status error_set_at(struct error *err, enum status code, const char *file, int line, int column,
-                         const char *format, ...) {
+enum status error_set_at(struct error *err, enum status code, const char *file, int line,
+                         int column, const char *format, ...) {
   if (!err) return code;
   err->code = code;
   err->line = line;

@@ -1,7 +1,7 @@
 // The program's one error vocabulary: the 17 gRPC status codes, from kernel launch to trailer.
 //
-// Every fallible function returns `enum status` and is marked MUST_USE. A function whose failure a person reads
-// also fills a `struct error`. Any thread may call anything here; nothing allocates.
+// Every fallible function returns `enum status` and is marked MUST_USE. A function whose failure a
+// person reads also fills a `struct error`. Any thread may call anything here; nothing allocates.
 #ifndef BASE_STATUS_H
 #define BASE_STATUS_H
 
@@ -12,7 +12,8 @@
 #define MUST_USE __attribute__((warn_unused_result))
 #define PRINTF_LIKE(fmt, first) __attribute__((format(printf, fmt, first)))
 
-// Values are those of https://grpc.github.io/grpc/core/md_doc_statuscodes.html and go on the wire as they are.
+// Values are those of https://grpc.github.io/grpc/core/md_doc_statuscodes.html and go on the wire
+// as they are.
 enum status {
   STATUS_OK = 0,
   STATUS_CANCELLED = 1,
@@ -47,12 +48,13 @@ struct error {
   char message[ERROR_MESSAGE_BYTES];
 };
 
-// Fill `err` (may be NULL) and return `code`, so that `return error_set(err, STATUS_X, "...")` reads well.
-// Over-long messages are cut at a UTF-8 boundary.
-enum status error_set(struct error *err, enum status code, const char *format, ...) PRINTF_LIKE(3, 4);
+// Fill `err` (may be NULL) and return `code`, so that `return error_set(err, STATUS_X, "...")`
+// reads well. Over-long messages are cut at a UTF-8 boundary.
+enum status error_set(struct error *err, enum status code, const char *format, ...)
+    PRINTF_LIKE(3, 4);
 // The same with a source position. `file` is copied, and cut if it is longer than the field.
-enum status error_set_at(struct error *err, enum status code, const char *file, int line, int column,
-                         const char *format, ...) PRINTF_LIKE(6, 7);
+enum status error_set_at(struct error *err, enum status code, const char *file, int line,
+                         int column, const char *format, ...) PRINTF_LIKE(6, 7);
 // "file:line:column: message" (position left out when there is none) into `out`; returns `out`.
 const char *error_text(const struct error *err, char *out, size_t out_bytes);
 

@@ -150,7 +150,8 @@ static void read_models(struct conf_report *report, const struct conf_node *root
 static bool is_address(const char *text) {
   const char *colon = strrchr(text, ':');
   if (colon == NULL || colon[1] == '\0' || strlen(colon + 1) > 5) return false;
-  if (colon[1 + strspn(colon + 1, "0123456789")] != '\0' || strtol(colon + 1, NULL, 10) > 65535) return false;
+  if (colon[1 + strspn(colon + 1, "0123456789")] != '\0' || strtol(colon + 1, NULL, 10) > 65535)
+    return false;
   if (text[0] == '[') return colon > text + 2 && colon[-1] == ']';
   return memchr(text, ':', (size_t)(colon - text)) == NULL;
 }

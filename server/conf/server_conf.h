@@ -23,7 +23,8 @@ struct server_conf {
 
 void server_conf_defaults(struct server_conf *conf);
 // Reads and checks `path`. Every error is reported with file:line:column, the key's path, what was
-// expected and the nearest key. INVALID_ARGUMENT when there was any; NOT_FOUND when the file cannot be read.
+// expected and the nearest key. INVALID_ARGUMENT when there was any; NOT_FOUND when the file cannot
+// be read.
 MUST_USE enum status server_conf_load(const char *path, struct server_conf *conf,
                                       void (*report)(const struct error *err, void *arg),
                                       void *arg);

@@ -48,9 +48,9 @@ struct model {
   struct signature_tensor inputs[LIMIT_MODEL_INPUTS], outputs[LIMIT_MODEL_OUTPUTS];
   int32_t n_inputs, n_outputs;
   bool has_sequences;
-  int32_t max_seqlen;                  // 1 when !has_sequences
-  int32_t max_request_rows;            // most tokens of one request = batch.max_tokens
-  enum dtype compute;                  // fp32, bf16, fp16
+  int32_t max_seqlen;       // 1 when !has_sequences
+  int32_t max_request_rows; // most tokens of one request = batch.max_tokens
+  enum dtype compute;       // fp32, bf16, fp16
   // Which plans run: on -> {on}, off -> {off}, ab -> both. The traffic of both is always known:
   // plans[] are built, only bound[] depends on this.
   bool fusion_available[FUSION_MODES];

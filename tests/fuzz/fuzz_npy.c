@@ -1,7 +1,7 @@
 // .npy files as they come from anywhere: client/npy.c.
 // links: fw_client fw_base
-#include "client/npy.h"
 #include "base/log.h"
+#include "client/npy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   struct infer_tensor tensor = {0};

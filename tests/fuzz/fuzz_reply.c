@@ -1,7 +1,7 @@
 // ModelInferResponse messages as a hostile server would send them: client/reply.c and client/pb.c.
 // links: fw_client fw_base
-#include "client/reply.h"
 #include "base/log.h"
+#include "client/reply.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   static struct reply reply;

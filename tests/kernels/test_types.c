@@ -1,4 +1,5 @@
-// fp16 and bf16 conversions against the compiler's own fp16 type and against arithmetic, over every bit pattern.
+// fp16 and bf16 conversions against the compiler's own fp16 type and against arithmetic, over every
+// bit pattern.
 #include "kernels/types.h"
 
 #include <math.h>
@@ -33,12 +34,14 @@ static void every_half_survives_the_round_trip(void **state) {
       assert_true(isnan(f16_to_f32(f32_to_f16(got))));
       continue;
     }
-    if (bits_of(expected) != bits_of(got)) fail_msg("half %04x: %a, expected %a", half, got, expected);
+    if (bits_of(expected) != bits_of(got))
+      fail_msg("half %04x: %a, expected %a", half, got, expected);
     if (f32_to_f16(got) != bits) fail_msg("half %04x came back as %04x", half, f32_to_f16(got));
   }
 }
 
-// Every rounding case: the 8 neighbours of each point where the fp16 result changes lie within this sweep's step.
+// Every rounding case: the 8 neighbours of each point where the fp16 result changes lie within this
+// sweep's step.
 static void floats_round_to_the_nearest_even_half(void **state) {
   (void)state;
   for (uint64_t bits = 0; bits < 0x7f800000u; bits += 251) {
@@ -46,14 +49,17 @@ static void floats_round_to_the_nearest_even_half(void **state) {
     _Float16 native = (_Float16)value;
     uint16_t expected;
     memcpy(&expected, &native, 2);
-    if (f32_to_f16(value) != expected) fail_msg("%a gave %04x, expected %04x", value, f32_to_f16(value), expected);
+    if (f32_to_f16(value) != expected)
+      fail_msg("%a gave %04x, expected %04x", value, f32_to_f16(value), expected);
     if (f32_to_f16(-value) != (expected | 0x8000)) fail_msg("-%a", value);
   }
   for (uint32_t half = 0; half < 0x7c00; half++) { // exact midpoints go to the even neighbour
-    float low = f16_to_f32((uint16_t)half), high = half == 0x7bff ? 65536.0f : f16_to_f32((uint16_t)(half + 1));
+    float low = f16_to_f32((uint16_t)half),
+          high = half == 0x7bff ? 65536.0f : f16_to_f32((uint16_t)(half + 1));
     float middle = low + (high - low) / 2;
     uint16_t expected = (uint16_t)(half % 2 == 0 ? half : half + 1);
-    if (f32_to_f16(middle) != expected) fail_msg("midpoint %a gave %04x, expected %04x", middle, f32_to_f16(middle), expected);
+    if (f32_to_f16(middle) != expected)
+      fail_msg("midpoint %a gave %04x, expected %04x", middle, f32_to_f16(middle), expected);
   }
 }
 
@@ -72,7 +78,8 @@ static void bf16_rounds_to_nearest_even(void **state) {
     assert_int_equal(f32_to_bf16(float_of((high << 16) | 0x7fff)), high);
     assert_int_equal(f32_to_bf16(float_of((high << 16) | 0x8001)), (high + 1) & 0xffff);
   }
-  assert_true(isnan(bf16_to_f32(f32_to_bf16(float_of(0x7f800001u))))); // a NaN whose payload is only in the low half
+  assert_true(isnan(bf16_to_f32(
+      f32_to_bf16(float_of(0x7f800001u))))); // a NaN whose payload is only in the low half
 }
 
 static void names_and_sizes(void **state) {
@@ -86,8 +93,9 @@ static void names_and_sizes(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_half_survives_the_round_trip), cmocka_unit_test(floats_round_to_the_nearest_even_half),
-      cmocka_unit_test(bf16_rounds_to_nearest_even), cmocka_unit_test(names_and_sizes)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_half_survives_the_round_trip),
+                                     cmocka_unit_test(floats_round_to_the_nearest_even_half),
+                                     cmocka_unit_test(bf16_rounds_to_nearest_even),
+                                     cmocka_unit_test(names_and_sizes)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,9 +11,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// About ten microseconds: longer than the slip between two threads that do equal work, shorter than
-// a time slice.
-#define SPINS 150
+// About a hundred microseconds: longer than the slip between two threads that do equal work (a step
+// of a small batch is that long, and a futex wake-up costs half of it), shorter than a time slice.
+#define SPINS 2000
 
 // A word that threads wait on until it changes.
 struct gate {

@@ -52,14 +52,15 @@ static void arena_refuses_what_does_not_fit(void **state) {
 static void slab_budget_is_a_hard_limit(void **state) {
   (void)state;
   struct budget budget = {.limit_bytes = 3 * 4096};
-  struct slab_pool_options options = {.max_slab_bytes = 1 << 20, .keep_bytes = 4096, .budget = &budget};
+  struct slab_pool_options options = {
+      .max_slab_bytes = 1 << 20, .keep_bytes = 4096, .budget = &budget};
   struct slab_pool *pool;
   assert_int_equal(slab_pool_open(&options, &pool), STATUS_OK);
   struct slab *a = slab_get(pool, 1), *b = slab_get(pool, 4097);
   assert_non_null(a);
   assert_non_null(b);
   assert_int_equal(b->capacity_bytes, 8192);
-  assert_null(slab_get(pool, 1));            // budget
+  assert_null(slab_get(pool, 1));             // budget
   assert_null(slab_get(pool, (1 << 20) + 1)); // class
   slab_ref(a);
   slab_put(pool, a);
@@ -104,7 +105,8 @@ static void ring_and_wake_lose_nothing(void **state) {
   pthread_t thread;
   assert_int_equal(pthread_create(&thread, NULL, consume, &pair), 0);
   for (uintptr_t i = 1; i <= MESSAGES; i++) {
-    while (!ring_push(&pair.ring, (void *)i)) sched_yield();
+    while (!ring_push(&pair.ring, (void *)i))
+      sched_yield();
     wake_signal(&pair.wake);
   }
   pthread_join(thread, NULL);
@@ -132,7 +134,8 @@ static void wake_wait_ends_at_its_time(void **state) {
   struct wake wake;
   wake_init(&wake, NULL, NULL);
   int64_t until = clock_now_ns() + 2 * NS_PER_MS;
-  while (clock_now_ns() < until) wake_wait(&wake, until);
+  while (clock_now_ns() < until)
+    wake_wait(&wake, until);
   wake_signal(&wake);
   wake_wait(&wake, CLOCK_NEVER); // a signal before the wait is not lost
 }
@@ -140,10 +143,12 @@ static void wake_wait_ends_at_its_time(void **state) {
 static void hist_percentiles_are_within_a_bucket(void **state) {
   (void)state;
   static struct hist hist;
-  for (uint64_t v = 1; v <= 10000; v++) hist_record(&hist, v * 1000);
+  for (uint64_t v = 1; v <= 10000; v++)
+    hist_record(&hist, v * 1000);
   for (double f = 0.01; f < 1; f += 0.07) {
     double exact = f * 1e7, got = (double)hist_percentile(&hist, f);
-    if (got < exact * 0.999 || got > exact * 1.13) fail_msg("p%.2f: %.0f, exact %.0f", f, got, exact);
+    if (got < exact * 0.999 || got > exact * 1.13)
+      fail_msg("p%.2f: %.0f, exact %.0f", f, got, exact);
   }
   assert_int_equal(hist_count_le(&hist, UINT64_MAX), 10000);
   assert_int_equal(hist_count_le(&hist, 0), 0);
@@ -153,10 +158,14 @@ static void hist_percentiles_are_within_a_bucket(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(error_message_is_cut_at_a_character), cmocka_unit_test(error_text_has_the_position),
-      cmocka_unit_test(arena_refuses_what_does_not_fit),     cmocka_unit_test(slab_budget_is_a_hard_limit),
-      cmocka_unit_test(ring_and_wake_lose_nothing),          cmocka_unit_test(ring_refuses_when_full),
-      cmocka_unit_test(wake_wait_ends_at_its_time),          cmocka_unit_test(hist_percentiles_are_within_a_bucket),
+      cmocka_unit_test(error_message_is_cut_at_a_character),
+      cmocka_unit_test(error_text_has_the_position),
+      cmocka_unit_test(arena_refuses_what_does_not_fit),
+      cmocka_unit_test(slab_budget_is_a_hard_limit),
+      cmocka_unit_test(ring_and_wake_lose_nothing),
+      cmocka_unit_test(ring_refuses_when_full),
+      cmocka_unit_test(wake_wait_ends_at_its_time),
+      cmocka_unit_test(hist_percentiles_are_within_a_bucket),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
