@@ -19,6 +19,6 @@ lint_tidy() {
   local sources
   mapfile -t sources < <(cd "$FW_ROOT" && git ls-files 'server/*.c' 'kernels/*.c' 'client/*.c')
   (cd "$FW_ROOT" && printf '%s\n' "${sources[@]}" |
-    xargs -P "$FW_JOBS" -n 4 clang-tidy --quiet -p build/release 2>/dev/null) || die "clang-tidy has findings"
+    xargs -P "$FW_JOBS" -n 1 clang-tidy --quiet -p build/release 2>/dev/null) || die "clang-tidy has findings"
   say "lint: clean"
 }

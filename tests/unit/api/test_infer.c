@@ -1,6 +1,6 @@
 // ModelInfer from the bytes of a request to the bytes of its reply, over a fake call layer (this
 // file defines rpc/call.h's functions) and a fake device behind a real executor.
-#include "sim/cmocka_all.h"
+#include "harness/cmocka_all.h"
 
 #include "api/api.h"
 #include "api/handlers.h"

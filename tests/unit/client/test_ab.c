@@ -1,6 +1,6 @@
 #include "client/ab.h"
 #include "client/schedule.h"
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 #include <math.h>
 
 // Normal deviate, for made-up measurements.

@@ -1,7 +1,7 @@
 #include "base/clock.h"
 #include "client/call.h"
 #include "client/net.h"
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 
 static struct slice text(const char *s) {
   return (struct slice){(const uint8_t *)s, strlen(s)};

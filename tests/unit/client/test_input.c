@@ -1,5 +1,5 @@
 #include "client/input.h"
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 #include <unistd.h>
 
 static struct oip_model bert(void) {

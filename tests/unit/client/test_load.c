@@ -2,8 +2,8 @@
 // fast anything is.
 #include "base/clock.h"
 #include "client/load.h"
-#include "cmocka_all.h"
 #include "fake_server.h"
+#include "harness/cmocka_all.h"
 
 static struct fake_server *server;
 static struct net *net;

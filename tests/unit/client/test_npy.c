@@ -1,6 +1,6 @@
 #include "client/file.h"
 #include "client/npy.h"
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 #include <unistd.h>
 
 // A version-1 file with this header text and `data_bytes` zero bytes of data, in malloc'd memory of

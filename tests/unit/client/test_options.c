@@ -1,7 +1,7 @@
 #include "base/clock.h"
 #include "client/bench.h"
 #include "client/options.h"
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 
 struct target {
   bool flag;

@@ -2,7 +2,7 @@
 #include "client/payload.h"
 #include "client/pb.h"
 #include "client/reply.h"
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 #include "open_inference.pb-c.h"
 
 static Inference__ModelInferRequest *unpack_request(const struct payload *payload, int variant) {

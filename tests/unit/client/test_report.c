@@ -2,7 +2,7 @@
 #include "client/file.h"
 #include "client/report.h"
 #include "client/svg.h"
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 #include <jansson.h>
 #include <math.h>
 #include <unistd.h>

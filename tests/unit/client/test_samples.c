@@ -1,5 +1,5 @@
 #include "client/samples.h"
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 #include <math.h>
 
 static void percentiles_are_nearest_rank(void **state) {

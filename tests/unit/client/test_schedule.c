@@ -1,6 +1,6 @@
 #include "base/clock.h"
 #include "client/schedule.h"
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 #include <math.h>
 
 #define START (1000 * NS_PER_S)

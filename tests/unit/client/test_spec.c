@@ -1,6 +1,6 @@
 #include "base/clock.h"
 #include "client/spec.h"
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 
 static void durations_have_units(void **state) {
   (void)state;

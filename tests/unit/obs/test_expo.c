@@ -1,5 +1,5 @@
 // obs: the text of /metrics is what Prometheus reads, complete from the start, and adds up.
-#include "sim/cmocka_all.h"
+#include "harness/cmocka_all.h"
 
 #include "obs/metrics.h"
 

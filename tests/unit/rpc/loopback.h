@@ -3,7 +3,7 @@
 #ifndef UNIT_RPC_LOOPBACK_H
 #define UNIT_RPC_LOOPBACK_H
 
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 #include "rpc/h2.h"
 #include "rpc/method.h"
 #include <nghttp2/nghttp2.h>

@@ -1,5 +1,5 @@
 #include "base/clock.h"
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 #include "rpc/grpc.h"
 
 // ---- headers ----

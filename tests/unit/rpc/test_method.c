@@ -1,4 +1,4 @@
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 #include "rpc/method.h"
 
 static void handle(struct call *call, void *app) {

@@ -1,5 +1,5 @@
 // rpc/wire: what protobuf allows, what it forbids, and what we forbid on top of it.
-#include "cmocka_all.h"
+#include "harness/cmocka_all.h"
 
 #include "open_inference.pb-c.h"
 #include "rpc/wire.h"

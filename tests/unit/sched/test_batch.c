@@ -1,5 +1,5 @@
 // sched/batch: what runs together and when.
-#include "sim/cmocka_all.h"
+#include "harness/cmocka_all.h"
 
 #include "sched/batch.h"
 

@@ -1,6 +1,6 @@
 // sched/core on a clock of its own: what a request gets back, and that it never runs when it should
 // not.
-#include "sim/cmocka_all.h"
+#include "harness/cmocka_all.h"
 
 #include "sched/core.h"
 #include "sim/fake.h"

@@ -1,6 +1,6 @@
 // sched/pack and sched/needs, on the fake device: masked positions leave on the way in and come
 // back as zeros.
-#include "sim/cmocka_all.h"
+#include "harness/cmocka_all.h"
 
 #include "sched/pack.h"
 #include "sim/fake.h"

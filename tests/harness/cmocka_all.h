@@ -1,6 +1,6 @@
-// cmocka needs these before it; one include for the tests of this folder.
-#ifndef UNIT_CLIENT_CMOCKA_ALL_H
-#define UNIT_CLIENT_CMOCKA_ALL_H
+// cmocka needs these before it; one include for tests of several folders.
+#ifndef HARNESS_CMOCKA_ALL_H
+#define HARNESS_CMOCKA_ALL_H
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,21 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+// A small generator with a printed seed, so that a failure can be run again (TEST_SEED in the
+// environment).
+static uint64_t test_random_state __attribute__((unused));
+static inline uint64_t test_random(void) {
+  test_random_state ^= test_random_state << 13;
+  test_random_state ^= test_random_state >> 7;
+  test_random_state ^= test_random_state << 17;
+  return test_random_state;
+}
+static inline void test_random_seed(uint64_t seed) {
+  const char *text = getenv("TEST_SEED");
+  test_random_state = text ? strtoull(text, NULL, 0) : seed;
+  print_message("seed %llu\n", (unsigned long long)test_random_state);
+}
 
 // cmocka 1.1 has no assertion on doubles that prints both values.
 #define assert_near(actual, expected, tolerance)                                                   \
