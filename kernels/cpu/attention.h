@@ -16,7 +16,7 @@ struct attention_call {
   const struct attention_problem *problem;
   const struct batch_geometry *geometry;
   struct view q, k, v, o; // data of token 0; o and v unused by scores, scale, softmax
-  void *scores;           // unfused only: heads * sum_sq elements of problem->dtype
+  void *scores;           // unfused only: heads * sum_sq floats, whatever the dtype
                           // (batch_geometry.scores_offset)
   int32_t seq, head;
   int32_t first,

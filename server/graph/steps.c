@@ -19,12 +19,13 @@ static struct operand operand_of(const struct planner *planner, int32_t tensor) 
   return operand;
 }
 
-static struct operand scores_operand(const struct planner *planner, const struct node *node) {
-  const struct tensor *q = &planner->graph->tensors[node->in[0]];
+static struct operand scores_operand(const struct node *node) {
+  // fp32 for every dtype: scores rounded to bf16 are an error in the exponent, and the unfused plan
+  // keeps the same accuracy contract as the fused one.
   return (struct operand){.tensor = -1,
                           .cols = node->attrs.heads,
                           .stride = node->attrs.heads,
-                          .dtype = q->dtype,
+                          .dtype = DTYPE_F32,
                           .rows = ROWS_SCORES};
 }
 
@@ -197,11 +198,11 @@ static void attention_steps_unfused(struct planner *planner, const struct group 
       step_add_in(step, operand_of(planner, node->in[0]));
       step_add_in(step, operand_of(planner, node->in[1]));
     } else {
-      step_add_in(step, scores_operand(planner, node));
+      step_add_in(step, scores_operand(node));
     }
     if (kinds[i] == STEP_CONTEXT) step_add_in(step, operand_of(planner, node->in[2]));
-    step_add_out(step, kinds[i] == STEP_CONTEXT ? operand_of(planner, node->out)
-                                                : scores_operand(planner, node));
+    step_add_out(step,
+                 kinds[i] == STEP_CONTEXT ? operand_of(planner, node->out) : scores_operand(node));
     if (kinds[i] != STEP_CONTEXT) step->rows = ROWS_SCORES;
   }
 }
@@ -217,7 +218,7 @@ static void buffers_init(struct planner *planner) {
   }
   for (int32_t n = 0; n < graph->n_nodes; n++) {
     if (!planner->live[n] || planner->nodes[n].op != OP_ATTENTION) continue;
-    struct operand scores = scores_operand(planner, &planner->nodes[n]);
+    struct operand scores = scores_operand(&planner->nodes[n]);
     planner->buffers[graph->n_tensors + n] =
         (struct buffer){.rows = ROWS_SCORES, .dtype = scores.dtype, .cols = scores.cols};
   }

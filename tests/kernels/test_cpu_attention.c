@@ -81,7 +81,7 @@ static struct tensors make(const struct attention_problem *problem, const struct
           all = q_cols + 2 * problem->kv_heads * problem->head_dim;
   struct tensors t = {.qkv = matrix_random(p->cu[p->n], all, all + 5, problem->dtype),
                       .o = matrix_make(p->cu[p->n], q_cols, q_cols + 3, problem->dtype)};
-  t.scores = malloc((size_t)(problem->heads * p->offsets[p->n]) * dtype_bytes(problem->dtype));
+  t.scores = malloc((size_t)(problem->heads * p->offsets[p->n]) * sizeof(float));
   size_t bytes = attention_scratch_bytes(problem);
   t.scratch = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
   memset(t.scratch, 0xff, bytes);
@@ -106,7 +106,6 @@ static void check(const struct attention_problem *problem, const struct packed *
       run_pieces(ops->context_run, problem, p, t);
     }
     double distance = matrix_distance(&t->o, want);
-    // Unfused bf16 rounds scores and probabilities to memory.
     if (!(distance <= bound_of(problem->dtype)) || !matrix_intact(&t->o))
       fail_msg("%s %s %s: heads %d/%d dim %d causal %d: off by %g", cpu_isa_name(ops->isa),
                fused ? "fused" : "unfused", dtype_name(problem->dtype), problem->heads,

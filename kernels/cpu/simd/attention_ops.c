@@ -255,86 +255,46 @@ void SIMD_NAME(attention_run)(const struct attention_call *call) {
 }
 
 // ---- unfused: each step reads and writes the whole matrix ----
-static char *score_row(const struct work *w, int32_t r) {
+static float *score_row(const struct work *w, int32_t r) {
   const struct attention_call *c = w->call;
   int64_t at = c->problem->heads * c->geometry->scores_offset[c->seq] +
                ((int64_t)c->head * w->length + c->first + r) * w->length;
-  return (char *)c->scores + at * element_bytes(c->problem->dtype);
+  return (float *)c->scores + at;
 }
 
 void SIMD_NAME(scores_run)(const struct attention_call *call) {
   struct work w = begin(call);
-  size_t element = dtype_bytes(call->problem->dtype);
   pack_queries(&w, 1.0f);
   for (int32_t first = 0; first < w.length; first += ATTENTION_KEYS) {
     int32_t n = w.length - first < ATTENTION_KEYS ? w.length - first : ATTENTION_KEYS;
     pack_keys(&w, first, n);
     block_scores(&w, n);
     for (int32_t r = 0; r < call->count; r++)
-      store_floats(score_row(&w, r) + (size_t)first * element, call->problem->dtype,
-                   w.scores + r * ATTENTION_KEYS, n);
+      memcpy(score_row(&w, r) + first, w.scores + r * ATTENTION_KEYS, (size_t)n * sizeof(float));
   }
 }
 
 void SIMD_NAME(scale_run)(const struct attention_call *call) {
   struct work w = begin(call);
-  enum dtype dtype = call->problem->dtype;
   for (int32_t r = 0; r < call->count; r++) {
     int32_t seen = call->problem->causal ? call->first + r + 1 : w.length;
-    for (int32_t first = 0; first < w.length; first += ATTENTION_KEYS) {
-      int32_t n = w.length - first < ATTENTION_KEYS ? w.length - first : ATTENTION_KEYS;
-      char *at = score_row(&w, r) + (size_t)first * dtype_bytes(dtype);
-      load_floats(w.scores, at, dtype, n);
-      scale_floats(w.scores, call->problem->scale, n);
-      for (int32_t j = seen > first ? seen - first : 0; j < n; j++)
-        w.scores[j] = -INFINITY;
-      store_floats(at, dtype, w.scores, n);
-    }
-  }
-}
-
-static void softmax_long_row(const struct work *w, char *row) {
-  enum dtype dtype = w->call->problem->dtype;
-  size_t element = dtype_bytes(dtype);
-  float top = -INFINITY, sum = 0;
-  for (int pass = 0; pass < 3; pass++) {
-    for (int32_t first = 0; first < w->length; first += ATTENTION_KEYS) {
-      int32_t n = w->length - first < ATTENTION_KEYS ? w->length - first : ATTENTION_KEYS;
-      char *at = row + (size_t)first * element;
-      load_floats(w->scores, at, dtype, n);
-      if (pass == 0) {
-        float m = max_of(w->scores, n);
-        top = m > top || m != m ? m : top;
-        continue;
-      }
-      if (top == -INFINITY)
-        memset(w->scores, 0, (size_t)n * sizeof(float));
-      else {
-        float part = exp_floats(w->scores, w->scores, top, n);
-        if (pass == 1)
-          sum += part;
-        else
-          scale_floats(w->scores, 1.0f / sum, n);
-      }
-      if (pass == 2) store_floats(at, dtype, w->scores, n);
-    }
+    float *row = score_row(&w, r);
+    scale_floats(row, call->problem->scale, w.length);
+    for (int32_t j = seen; j < w.length; j++)
+      row[j] = -INFINITY;
   }
 }
 
 void SIMD_NAME(softmax_run)(const struct attention_call *call) {
   struct work w = begin(call);
   for (int32_t r = 0; r < call->count; r++) {
-    char *row = score_row(&w, r);
-    if (call->problem->dtype == DTYPE_F32)
-      softmax_floats((float *)row, (const float *)row, w.length);
-    else
-      softmax_long_row(&w, row);
+    float *row = score_row(&w, r);
+    softmax_floats(row, row, w.length);
   }
 }
 
 void SIMD_NAME(context_run)(const struct attention_call *call) {
   struct work w = begin(call);
-  size_t element = dtype_bytes(call->problem->dtype);
   int32_t valid[ATTENTION_QUERIES];
   memset(w.result, 0, (size_t)call->count * (size_t)w.padded * sizeof(float));
   for (int32_t first = 0; first < w.length; first += ATTENTION_KEYS) {
@@ -342,8 +302,7 @@ void SIMD_NAME(context_run)(const struct attention_call *call) {
     n = visible_keys(&w, first, n, valid);
     if (n == 0) break;
     for (int32_t r = 0; r < call->count; r++)
-      load_floats(w.scores + r * ATTENTION_KEYS, score_row(&w, r) + (size_t)first * element,
-                  call->problem->dtype, n);
+      memcpy(w.scores + r * ATTENTION_KEYS, score_row(&w, r) + first, (size_t)n * sizeof(float));
     pack_values(&w, first, n);
     block_context(&w, valid);
   }
