@@ -260,7 +260,7 @@ static void put_group_arrays(struct text *t) {
 
 static void put_by_rows(struct text *t) {
   const struct row_ir *ir = t->ir;
-  bool wanted[ROW_IR_MAX], stream = t->tile.style == ROW_STREAM;
+  bool wanted[ROW_IR_MAX] = {false}, stream = t->tile.style == ROW_STREAM;
   char loop[64], count[16];
   snprintf(loop, sizeof loop, "#pragma unroll\n  for (int q = 0; q < %d; q++)\n  ", t->tile.rows);
   snprintf(count, sizeof count, "[%d]", t->tile.rows);
@@ -325,7 +325,7 @@ static void put_tile_position(struct text *t) {
 
 static void put_by_tiles(struct text *t) {
   const struct row_ir *ir = t->ir;
-  bool wanted[ROW_IR_MAX], flat = t->tile.style == ROW_FLAT;
+  bool wanted[ROW_IR_MAX] = {false}, flat = t->tile.style == ROW_FLAT;
   char count[16], loop[64];
   snprintf(count, sizeof count, "[%d]", t->tile.depth);
   snprintf(loop, sizeof loop, "#pragma unroll\n  for (int u = 0; u < %d; u++)\n  ", t->tile.depth);

@@ -167,7 +167,8 @@ static void find_segments(struct bound_plan *bound) {
     const struct step *step = &plan->steps[i];
     struct segment *last = bound->n_segments ? &bound->segments[bound->n_segments - 1] : NULL;
     const struct step *before = i ? &plan->steps[i - 1] : NULL;
-    if (last && is_row_local(step) && is_row_local(before) && step->chain == before->chain) {
+    if (last && before && is_row_local(step) && is_row_local(before) &&
+        step->chain == before->chain) {
       FW_ASSERT(step->rows == before->rows);
       last->count++;
       last->needed_by |= step->needed_by;
