@@ -265,7 +265,7 @@ static enum status optional_check(const struct model *model, const struct infer_
   for (int32_t i = 0; i < model->n_inputs; i++) {
     const struct signature_tensor *tensor = &model->inputs[i];
     if (shape->wire_index[i] >= 0 || tensor->role != ROLE_DATA) continue;
-    if ((uint64_t)tensor->row_elements * dtype_bytes(tensor->dtype) > PACK_ZERO_BYTES)
+    if ((uint64_t)tensor->row_elements * dtype_bytes(tensor->dtype) > LIMIT_OPTIONAL_ROW_BYTES)
       return error_set(err, STATUS_INVALID_ARGUMENT,
                        "inputs: \"%s\" is missing; its rows are too wide to be left out",
                        tensor->name);

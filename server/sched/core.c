@@ -91,7 +91,7 @@ static uint32_t warm_inputs(const struct model *model, enum fusion_mode fusion, 
   for (int i = 0; i < model->n_inputs;
        i++) // rows too wide for the block of zeros stay what they are
     if ((uint64_t)model->inputs[i].row_elements * dtype_bytes(model->inputs[i].dtype) >
-        PACK_ZERO_BYTES)
+        LIMIT_OPTIONAL_ROW_BYTES)
       inputs &= ~(1u << i);
   return inputs;
 }

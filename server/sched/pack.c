@@ -97,9 +97,9 @@ static size_t row_bytes(const struct signature_tensor *tensor) {
 // An optional input that was left out reads as zeros.
 static void zeros_in(const struct pack_target *target, int input, size_t bytes, int64_t row,
                      int64_t n_rows) {
-  static _Alignas(64) uint8_t
-      zeros[PACK_ZERO_BYTES]; // never written; not const, so that it takes no room in the file
-  int64_t step = (int64_t)(PACK_ZERO_BYTES / bytes);
+  static _Alignas(64) uint8_t zeros[LIMIT_OPTIONAL_ROW_BYTES]; // never written; not const, so that
+                                                               // it takes no room in the file
+  int64_t step = (int64_t)(LIMIT_OPTIONAL_ROW_BYTES / bytes);
   FW_ASSERT(step > 0);
   for (int64_t done = 0; done < n_rows; done += step) {
     int64_t n = n_rows - done < step ? n_rows - done : step;

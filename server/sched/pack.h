@@ -10,10 +10,6 @@
 
 #include "sched/request.h"
 
-// Most bytes of one row of an optional input that is left out: its zeros come from a block of this
-// size.
-#define PACK_ZERO_BYTES 65536
-
 // The geometry's arrays of one lane, made for the largest batch.
 struct pack_arrays {
   int32_t *cu_seqlens;    // [max_seqs + 1]

@@ -26,7 +26,7 @@ struct bound_step {
   struct product *product;    // STEP_LINEAR
   void *weights[STEP_MAX_IN]; // PLACE_WEIGHT operands as operand.dtype, contiguous; NULL for W of a
                               // product
-  bool owned[STEP_MAX_IN];    // false: lies in the model's mapped file
+  bool owned[STEP_MAX_IN];    // false: the model's weight table has it
   int64_t weight_rows[STEP_MAX_IN]; // gathers: rows of the table
 };
 

@@ -39,6 +39,11 @@ enum status op_want_activation(struct op_check *check, int input, const char *op
   return STATUS_OK;
 }
 
+enum status op_want_eps(struct op_check *check) {
+  if (check->node->attrs.eps >= 0) return STATUS_OK;
+  return op_refuse(check, "eps is %g, expected >= 0", (double)check->node->attrs.eps);
+}
+
 enum status op_want_weight(struct op_check *check, int input, const char *operand, int64_t rows,
                            int64_t cols) {
   const struct tensor *tensor = check->in[input];

@@ -7,10 +7,7 @@ static enum status infer(struct op_check *check) {
   if (status == STATUS_OK) status = op_want_weight(check, 1, "gamma", 1, check->in[0]->cols);
   if (status == STATUS_OK && check->node->n_in > 2)
     status = op_want_weight(check, 2, "beta", 1, check->in[0]->cols);
-  if (status != STATUS_OK) return status;
-  return check->node->attrs.eps >= 0
-             ? STATUS_OK
-             : op_refuse(check, "eps is %g, expected >= 0", (double)check->node->attrs.eps);
+  return status != STATUS_OK ? status : op_want_eps(check);
 }
 
 static void lower(struct row_builder *builder, const struct node *node) {

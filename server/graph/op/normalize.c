@@ -3,9 +3,8 @@
 #include "graph/row_builder.h"
 
 static enum status infer(struct op_check *check) {
-  if (!(check->node->attrs.eps >= 0))
-    return op_refuse(check, "eps is %g, expected >= 0", (double)check->node->attrs.eps);
-  return op_infer_unary(check);
+  enum status status = op_want_eps(check);
+  return status != STATUS_OK ? status : op_infer_unary(check);
 }
 
 static void lower(struct row_builder *builder, const struct node *node) {

@@ -59,6 +59,7 @@ MUST_USE enum status op_want_activation(struct op_check *check, int input,
                                         const char *operand); // floating, rows not fixed
 MUST_USE enum status op_want_weight(struct op_check *check, int input, const char *operand,
                                     int64_t rows, int64_t cols);
+MUST_USE enum status op_want_eps(struct op_check *check); // attrs.eps >= 0; NaN is refused
 // Output of the shape of in[0]; in[0] is an activation.
 MUST_USE enum status op_infer_unary(struct op_check *check);
 // add, mul: in[1] may be [rows, 1] or a weight [1, cols] or [1, 1].
