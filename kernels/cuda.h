@@ -89,11 +89,30 @@ int linear_run_fastest(const struct linear_problem *problem, const struct view *
 
 // ---- attention ---------------------------------------------------------------------------------
 // in: q [T, heads * d], k and v [T, kv_heads * d]; out [T, heads * d]: views, so that they may be
-// columns of one wider buffer. The geometry's counts are read on the host, its arrays are device
-// addresses. out may be q.
+// columns of one wider buffer. The geometry's arrays are device addresses. out may be q.
+//
+// The geometry's counts may be those of a bucket: upper bounds of n_tokens, n_seqs, max_seqlen and
+// sum_sq that a captured graph is replayed with. The truth is in the device arrays: [n_seqs + 1]
+// entries of cu_seqlens (and scores_offset), where sequences past the batch's last repeat the end.
+// What lies behind the last real token may hold anything, is never used, and is not written.
 int attention_run(const struct attention_problem *problem, const struct view *in,
                   const struct view *out, const struct batch_geometry *geometry,
                   struct CUstream_st *stream);
+
+// Unfused attention, one matrix in memory after each. `scores` has heads * sum_sq floats, whatever
+// the problem's dtype, laid out as batch_geometry.scores_offset says. Counts as above.
+int attention_scores(const struct attention_problem *problem, const struct view *q,
+                     const struct view *k, float *scores, const struct batch_geometry *geometry,
+                     struct CUstream_st *stream); // q k^T
+int attention_scores_scale(const struct attention_problem *problem, float *scores,
+                           const struct batch_geometry *geometry,
+                           struct CUstream_st *stream); // * scale; causal: -inf where j > i
+int attention_scores_softmax(const struct attention_problem *problem, float *scores,
+                             const struct batch_geometry *geometry,
+                             struct CUstream_st *stream); // rows; a row of -inf gives zeros
+int attention_context(const struct attention_problem *problem, const float *scores,
+                      const struct view *v, const struct view *out,
+                      const struct batch_geometry *geometry, struct CUstream_st *stream); // p v
 
 #ifdef __cplusplus
 }
