@@ -1,11 +1,14 @@
-// Inside of the CUDA back end: the device, plans bound to it, and lanes. Included by backend/cuda/*.c only.
+// Inside of the CUDA back end: the device, plans bound to it, and lanes. Included by
+// backend/cuda/*.c only.
 //
-// cuda_backend.c, device.c, lane.c: the card, streams, copies, events. bind.c: a plan's weights and kernels.
-// buckets.c: which sizes graphs are captured for (pure). launch.c: a step onto a stream. graphs.c: capture, replay.
+// cuda_backend.c, device.c, lane.c: the card, streams, copies, events. bind.c: a plan's weights and
+// kernels. buckets.c: which sizes graphs are captured for (pure). launch.c: a step onto a stream.
+// graphs.c: capture, replay.
 #ifndef BACKEND_CUDA_CUDA_DEVICE_H
 #define BACKEND_CUDA_CUDA_DEVICE_H
 
 #include "backend/backend.h"
+#include "backend/cuda/buckets.h"
 #include "backend/cuda/ledger.h"
 #include "kernels/cuda.h"
 
@@ -13,18 +16,20 @@
 
 struct device {
   struct device_caps caps;
-  int index;      // CUDA ordinal; every entry point makes it current first (cuda_enter)
-  int sm;         // 90 for sm_90
-  char arch[16];  // what NVRTC compiles for: "sm_90a"
+  int index;     // CUDA ordinal; every entry point makes it current first (cuda_enter)
+  int sm;        // 90 for sm_90
+  char arch[16]; // what NVRTC compiles for: "sm_90a"
   struct jit *jit;
-  struct lt *lt;  // cuBLASLt, NULL where it was not found (products fall back to our own)
+  struct lt *lt; // cuBLASLt, NULL where it was not found (products fall back to our own)
   struct ledger ledger;
   _Atomic bool lost; // a sticky error was seen: every entry point fails from here on
   int n_lanes;
+  struct weight_block *weights; // bind.c: what plans of one model share; control thread only
+  bool timing;                  // measure every step: launches one by one with events between
 };
 
-// One batch in flight: a stream, an arena, and the batch geometry on the device at addresses that never change, so
-// that captured graphs may hold them.
+// One batch in flight: a stream, an arena, and the batch geometry on the device at addresses that
+// never change, so that captured graphs may hold them.
 struct lane {
   struct device *device;
   int index; // 0 .. LANES_MAX - 1: which of a bound plan's graph sets is this lane's
@@ -32,11 +37,13 @@ struct lane {
   char *arena; // device memory
   int64_t arena_bytes;
   int32_t max_tokens, max_seqs;
-  // Geometry on the device and its pinned image on the host; entries past the batch's n_seqs repeat the end (empty
-  // sequences), positions past n_tokens are 0. Uploaded by one copy before each run.
+  // Geometry on the device and its pinned image on the host: positions, cu_seqlens and
+  // scores_offset as three rows of `geometry_pitch` bytes, so that one 2-D copy before each run
+  // moves the used part of all three. Entries past the batch's n_seqs repeat the end (empty
+  // sequences), positions past n_tokens are 0.
   struct batch_geometry geometry; // device addresses, counts of the batch (or bucket)
   void *geometry_host, *geometry_device;
-  int64_t geometry_bytes;
+  int64_t geometry_pitch;
   void *workspace; // cuBLASLt's, this lane's own
   int64_t workspace_bytes;
   cudaEvent_t began, copied_in, computed, done;
@@ -44,17 +51,87 @@ struct lane {
 };
 #define LANES_MAX 8
 
+// A step prepared for one lane: what to call, and arguments whose addresses are that lane's. Only
+// counts of rows change from run to run.
+struct launch {
+  int (*run)(struct launch *launch, const struct batch_geometry *geometry, cudaStream_t stream);
+  const struct step *step;
+  uint8_t needed_by;
+  union {
+    struct {
+      const struct row_kernel *kernel;
+      struct row_args args;
+    } row;
+    struct {
+      struct view in[STEP_MAX_IN], out;
+    } views; // products, attention
+  };
+};
+
+// What a lane has of a bound plan: its launches and graphs.
+struct lane_plan {
+  struct launch *launches;  // [plan.n_steps]
+  cudaGraphExec_t *graphs;  // by bucket_index and mask, NULL where none was captured
+  cudaEvent_t *step_events; // [n_steps + 1], only while device.timing
+  bool timed;
+  int64_t graph_bytes; // booked in the ledger
+  int32_t n_graphs;
+};
+
+struct bound_step {
+  const struct step *step;
+  const struct row_kernel *kernel;  // STEP_ROW: one of bound_plan.kernels
+  void *weights[STEP_MAX_IN];       // PLACE_WEIGHT operands as operand.dtype, contiguous
+  int64_t weight_rows[STEP_MAX_IN]; // gathers: rows of the table
+};
+
+struct bound_plan {
+  struct device *device;
+  const struct plan *plan;
+  struct bound_step *steps;   // [plan.n_steps]
+  struct row_kernel *kernels; // [n_kernels] distinct row programs
+  int32_t n_kernels;
+  struct weight_block **blocks; // [n_blocks] counted references into device.weights
+  int32_t n_blocks;
+  struct bucket_set buckets;
+  struct lane_plan *lanes[LANES_MAX]; // by lane.index; NULL before cuda_prepare
+};
+
 // 0 or a status with a message; cudaErrors that do not go away mark the device lost (UNAVAILABLE).
-MUST_USE enum status cuda_check(struct device *device, int cuda_error, const char *what, struct error *err);
-MUST_USE enum status cuda_enter(struct device *device, struct error *err); // current on this thread; fails when lost
+MUST_USE enum status cuda_check(struct device *device, int cuda_error, const char *what,
+                                struct error *err);
+// The device current on this thread; fails when it is lost.
+MUST_USE enum status cuda_enter(struct device *device, struct error *err);
+// Memory of the card, counted in the ledger; RESOURCE_EXHAUSTED with `name` ("weights of model x")
+// and the ledger's entries. 256-byte aligned. Load time only.
+MUST_USE enum status cuda_memory_take(struct device *device, enum ledger_kind kind, int64_t bytes,
+                                      const char *name, void **out, struct error *err);
+void cuda_memory_give(struct device *device, enum ledger_kind kind, void *memory, int64_t bytes);
 
 // ---- bind.c, graphs.c ----
-MUST_USE enum status cuda_load(struct device *device, const struct plan *plan, const struct weight_table *weights,
-                               struct bound_plan **out, struct error *err);
+MUST_USE enum status cuda_load(struct device *device, const struct plan *plan,
+                               const struct weight_table *weights, struct bound_plan **out,
+                               struct error *err);
 void cuda_unload(struct device *device, struct bound_plan *bound);
-// Captures the lane's graphs of every bucket and set of outputs. Load time, after lane_open, before the first run.
+// Captures the lane's graphs of every bucket and set of outputs. Load time, after lane_open, before
+// the first run.
 MUST_USE enum status cuda_prepare(struct lane *lane, struct bound_plan *bound, struct error *err);
-MUST_USE enum status cuda_run(struct lane *lane, const struct bound_plan *bound, const struct batch_geometry *geometry,
-                              uint8_t outputs);
+// Uploads the geometry, then replays a graph, or launches step by step where there is none.
+MUST_USE enum status cuda_run(struct lane *lane, const struct bound_plan *bound,
+                              const struct batch_geometry *geometry, uint8_t outputs);
+// ns of each step of the lane's last run (device.timing), after the stream was waited for; how
+// many.
+int cuda_step_times(struct lane *lane, const struct bound_plan *bound, int64_t *ns,
+                    int32_t n_steps);
+// What planning needs to know of this card.
+void cuda_plan_caps(const struct device *device, struct plan_caps *out);
+
+// ---- launch.c ----
+// The launches of one lane. Plain host work.
+MUST_USE enum status cuda_launches_make(const struct bound_plan *bound, struct lane *lane,
+                                        struct lane_plan *out, struct error *err);
+// Every step whose needed_by meets `outputs`, onto the lane's stream; a cudaError_t.
+int cuda_launch_all(struct lane_plan *plan, int32_t n_steps, const struct batch_geometry *geometry,
+                    uint8_t outputs, cudaStream_t stream);
 
 #endif
