@@ -16,6 +16,9 @@
 
 #include "graph/plan.h"
 
+// Above so many tokens a batch keeps the card busy for longer than its launches take, and runs step
+// by step at its own size.
+#define BUCKET_GRAPH_TOKENS 4096
 #define BUCKET_TOKENS_MAX 112 // enough for 2^31 tokens
 #define BUCKET_SEQS_MAX 32
 #define BUCKET_MASKS_MAX 4 // sets of outputs with graphs of their own; others run step by step

@@ -1,0 +1,163 @@
+// CUDA graphs: a plan captured for every bucket, once a lane, and replayed. The geometry's upload
+// is part of a graph, so that a batch is one call; copies of rows stay outside, as only they have
+// addresses of requests.
+#include "backend/cuda/cuda_device.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+
+// ---- one run, launch by launch ----
+static int upload_geometry(const struct lane *lane, int32_t n_tokens, int32_t n_seqs) {
+  size_t pitch = (size_t)lane->geometry_pitch;
+  return cudaMemcpy2DAsync(lane->geometry_device, pitch, lane->geometry_host, pitch,
+                           (size_t)geometry_used(n_tokens, n_seqs), GEOMETRY_ROWS,
+                           cudaMemcpyHostToDevice, lane->stream);
+}
+
+static int launch_batch(struct lane *lane, const struct bound_plan *bound,
+                        const struct batch_geometry *counts, uint8_t outputs) {
+  struct batch_geometry geometry = lane->geometry; // device addresses
+  geometry.n_tokens = counts->n_tokens;
+  geometry.n_seqs = counts->n_seqs;
+  geometry.max_seqlen = counts->max_seqlen;
+  geometry.sum_sq = counts->sum_sq;
+  int rc = upload_geometry(lane, counts->n_tokens, counts->n_seqs);
+  if (rc != 0) return rc;
+  return cuda_launch_all(bound->lanes[lane->index], bound->plan->n_steps, &geometry, outputs,
+                         lane->stream);
+}
+
+// ---- capture ----
+static int capture(struct lane *lane, const struct bound_plan *bound, const struct bucket *bucket,
+                   cudaGraphExec_t *out) {
+  struct batch_geometry counts = {.n_tokens = bucket->n_tokens,
+                                  .n_seqs = bucket->n_seqs,
+                                  .max_seqlen = bucket->max_seqlen,
+                                  .sum_sq = (int64_t)bucket->n_tokens * bucket->max_seqlen};
+  cudaGraph_t graph = NULL;
+  // relaxed: a kernel's first use may load it, which stricter modes refuse
+  int rc = cudaStreamBeginCapture(lane->stream, cudaStreamCaptureModeRelaxed);
+  if (rc != 0) return rc;
+  int launched = launch_batch(lane, bound, &counts, bucket->outputs);
+  rc = cudaStreamEndCapture(lane->stream, &graph);
+  if (launched != 0) rc = launched;
+  if (rc == 0) rc = cudaGraphInstantiate(out, graph, 0);
+  if (graph) cudaGraphDestroy(graph);
+  if (rc == 0) rc = cudaGraphUpload(*out, lane->stream);
+  return rc;
+}
+
+static enum status capture_all(struct lane *lane, struct bound_plan *bound, struct lane_plan *plan,
+                               struct error *err) {
+  size_t before = 0, after = 0, total;
+  int rc = cudaMemGetInfo(&before, &total);
+  for (int32_t i = 0; rc == 0 && i < bucket_count(&bound->buckets); i++) {
+    struct bucket bucket;
+    if (!bucket_at(&bound->buckets, i, &bucket)) continue;
+    rc = capture(lane, bound, &bucket, &plan->graphs[i]);
+    plan->n_graphs += rc == 0;
+  }
+  if (rc == 0) rc = cudaStreamSynchronize(lane->stream);
+  if (rc == 0) rc = cudaMemGetInfo(&after, &total);
+  enum status status = cuda_check(lane->device, rc, "capture of a graph", err);
+  if (status != STATUS_OK || after >= before) return status;
+  plan->graph_bytes = (int64_t)(before - after);
+  ledger_note(&lane->device->ledger, LEDGER_GRAPHS, plan->graph_bytes);
+  return STATUS_OK;
+}
+
+static enum status make_events(struct lane_plan *plan, struct device *device, int32_t n_steps,
+                               struct error *err) {
+  plan->step_events = calloc((size_t)n_steps + 1, sizeof(cudaEvent_t));
+  if (!plan->step_events) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for events");
+  int rc = 0;
+  for (int32_t i = 0; rc == 0 && i <= n_steps; i++)
+    rc = cudaEventCreate(&plan->step_events[i]);
+  return cuda_check(device, rc, "events between steps", err);
+}
+
+enum status cuda_prepare(struct lane *lane, struct bound_plan *bound, struct error *err) {
+  struct device *device = lane->device;
+  FW_ASSERT(lane->index >= 0 && lane->index < LANES_MAX);
+  enum status status = cuda_enter(device, err);
+  if (status != STATUS_OK) return status;
+  if (bound->lanes[lane->index]) cuda_lane_plan_close(device, bound, lane->index);
+  struct lane_plan *plan = calloc(1, sizeof *plan);
+  if (!plan) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a lane's plan");
+  bound->lanes[lane->index] = plan;
+  plan->graphs = calloc((size_t)bucket_count(&bound->buckets) + 1, sizeof(cudaGraphExec_t));
+  if (!plan->graphs) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for graphs");
+  status = cuda_launches_make(bound, lane, plan, err);
+  if (status != STATUS_OK) return status;
+  if (device->timing) return make_events(plan, device, bound->plan->n_steps, err);
+  return capture_all(lane, bound, plan, err);
+}
+
+void cuda_lane_plan_close(struct device *device, struct bound_plan *bound, int lane) {
+  struct lane_plan *plan = bound->lanes[lane];
+  bound->lanes[lane] = NULL;
+  for (int32_t i = 0; plan->graphs && i < bucket_count(&bound->buckets); i++)
+    if (plan->graphs[i]) cudaGraphExecDestroy(plan->graphs[i]);
+  for (int32_t i = 0; plan->step_events && i <= bound->plan->n_steps; i++)
+    if (plan->step_events[i]) cudaEventDestroy(plan->step_events[i]);
+  if (plan->graph_bytes > 0) ledger_release(&device->ledger, LEDGER_GRAPHS, plan->graph_bytes);
+  free(plan->step_events);
+  free(plan->graphs);
+  free(plan->launches);
+  free(plan);
+}
+
+// ---- run ----
+static int run_timed(struct lane *lane, const struct bound_plan *bound,
+                     const struct batch_geometry *geometry, uint8_t outputs) {
+  struct lane_plan *plan = bound->lanes[lane->index];
+  struct batch_geometry counts = lane->geometry;
+  counts.n_tokens = geometry->n_tokens, counts.n_seqs = geometry->n_seqs;
+  counts.max_seqlen = geometry->max_seqlen, counts.sum_sq = geometry->sum_sq;
+  int rc = upload_geometry(lane, geometry->n_tokens, geometry->n_seqs);
+  for (int32_t i = 0; rc == 0 && i < bound->plan->n_steps; i++) {
+    struct launch *launch = &plan->launches[i];
+    rc = cudaEventRecord(plan->step_events[i], lane->stream);
+    if (rc == 0 && (launch->needed_by & outputs)) rc = launch->run(launch, &counts, lane->stream);
+  }
+  if (rc == 0) rc = cudaEventRecord(plan->step_events[bound->plan->n_steps], lane->stream);
+  plan->timed = rc == 0;
+  return rc;
+}
+
+enum status cuda_run(struct lane *lane, const struct bound_plan *bound,
+                     const struct batch_geometry *geometry, uint8_t outputs) {
+  struct device *device = lane->device;
+  const struct lane_plan *plan = bound->lanes[lane->index];
+  FW_ASSERT(plan);
+  FW_ASSERT(geometry->n_tokens >= 1 && geometry->n_tokens <= bound->plan->limits.max_tokens);
+  FW_ASSERT(geometry->n_seqs >= 1 && geometry->n_seqs <= bound->plan->limits.max_seqs);
+  enum status status = cuda_enter(device, NULL);
+  if (status != STATUS_OK) return status;
+  struct bucket bucket = {geometry->n_tokens, geometry->n_seqs, geometry->max_seqlen, outputs};
+  int32_t index = plan->step_events ? -1 : bucket_find(&bound->buckets, geometry, outputs);
+  bool captured = index >= 0 && plan->graphs[index] && bucket_at(&bound->buckets, index, &bucket);
+  geometry_fill(lane->geometry_host, lane->geometry_pitch, geometry, bucket.n_tokens,
+                bucket.n_seqs);
+  int rc;
+  if (captured)
+    rc = cudaGraphLaunch(plan->graphs[index], lane->stream);
+  else if (plan->step_events)
+    rc = run_timed(lane, bound, geometry, outputs);
+  else
+    rc = launch_batch(lane, bound, geometry, outputs);
+  return cuda_check(device, rc, "start of a batch", NULL);
+}
+
+int cuda_step_times(struct lane *lane, const struct bound_plan *bound, int64_t *ns,
+                    int32_t n_steps) {
+  const struct lane_plan *plan = bound->lanes[lane->index];
+  if (!plan || !plan->timed) return 0;
+  int32_t n = n_steps < bound->plan->n_steps ? n_steps : bound->plan->n_steps;
+  for (int32_t i = 0; i < n; i++) {
+    float ms = 0;
+    if (cudaEventElapsedTime(&ms, plan->step_events[i], plan->step_events[i + 1]) != 0) return 0;
+    ns[i] = (int64_t)((double)ms * 1e6);
+  }
+  return n;
+}

@@ -1,0 +1,134 @@
+#include "backend/cuda/programs.h"
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COMPILERS_MAX 8 // a program takes 50 to 500 ms of NVRTC when it is not in the cache
+
+struct job {
+  const struct step *step; // the first one with this program
+  struct row_ir ir;
+  struct row_tile tiles[ROW_VARIANTS];
+  struct cubin cubin;
+  bool known; // the generator takes the program
+  int rc;
+  char message[JIT_MESSAGE_BYTES];
+};
+
+struct compilation {
+  struct device *device;
+  struct job *jobs; // [n]
+  int32_t n;
+  _Atomic int32_t next;
+};
+
+// ---- which programs ----
+static int32_t job_of(const struct compilation *c, const struct step *step) {
+  for (int32_t i = 0; i < c->n; i++)
+    if (memcmp(&c->jobs[i].step->row, &step->row, sizeof step->row) == 0) return i;
+  return -1;
+}
+
+static void collect(const struct plan *plan, struct compilation *c) {
+  for (int32_t s = 0; s < plan->n_steps; s++) {
+    const struct step *step = &plan->steps[s];
+    if (step->kind == STEP_ROW && job_of(c, step) < 0) c->jobs[c->n++].step = step;
+  }
+}
+
+// ---- compiling ----
+static char *source_of(struct job *job) {
+  size_t prelude = strlen(row_prelude), body = row_source_all(&job->ir, job->tiles, NULL, 0);
+  char *text = malloc(prelude + body + 1);
+  if (!text) return NULL;
+  memcpy(text, row_prelude, prelude);
+  row_source_all(&job->ir, job->tiles, text + prelude, body + 1);
+  return text;
+}
+
+static void compile(struct device *device, struct job *job) {
+  job->known = row_ir_build(&job->step->row, &job->ir);
+  if (!job->known) return;
+  char *text = source_of(job);
+  job->rc = text ? jit_compile(device->jit, text, device->arch, &job->cubin, job->message) : -1;
+  free(text);
+}
+
+static void *compile_some(void *arg) {
+  struct compilation *c = arg;
+  for (;;) {
+    int32_t at = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed);
+    if (at >= c->n) return NULL;
+    compile(c->device, &c->jobs[at]);
+  }
+}
+
+static void compile_all(struct compilation *c) {
+  pthread_t threads[COMPILERS_MAX];
+  int started = 0;
+  for (; started < COMPILERS_MAX && started + 1 < c->n; started++)
+    if (pthread_create(&threads[started], NULL, compile_some, c) != 0) break;
+  compile_some(c);
+  for (int i = 0; i < started; i++)
+    pthread_join(threads[i], NULL);
+}
+
+// ---- loading ----
+static enum status load(struct bound_plan *bound, struct job *job, struct error *err) {
+  struct device *device = bound->device;
+  if (!job->known)
+    return error_set(err, STATUS_INTERNAL, "step %s: no kernel can be generated for it",
+                     job->step->label);
+  if (job->rc != 0)
+    return error_set(err, STATUS_INTERNAL, "step %s: %s", job->step->label,
+                     job->message[0] ? job->message : "out of memory");
+  struct row_kernel *kernel = &bound->kernels[bound->n_kernels];
+  int rc = row_kernel_load(&job->step->row, job->tiles, &job->cubin, kernel);
+  if (rc == 0) bound->n_kernels++;
+  return cuda_check(device, rc, "loading of a generated kernel", err);
+}
+
+static enum status load_all(struct bound_plan *bound, struct compilation *c, struct error *err) {
+  bound->kernels = calloc((size_t)c->n + 1, sizeof *bound->kernels);
+  if (!bound->kernels)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %d kernels", c->n);
+  for (int32_t i = 0; i < c->n; i++) {
+    enum status status = load(bound, &c->jobs[i], err);
+    if (status != STATUS_OK) return status;
+  }
+  for (int32_t s = 0; s < bound->plan->n_steps; s++)
+    if (bound->plan->steps[s].kind == STEP_ROW)
+      bound->steps[s].kernel = &bound->kernels[job_of(c, &bound->plan->steps[s])];
+  return STATUS_OK;
+}
+
+enum status programs_load(struct bound_plan *bound, struct error *err) {
+  struct compilation c = {.device = bound->device};
+  c.jobs = calloc((size_t)bound->plan->n_steps + 1, sizeof *c.jobs);
+  if (!c.jobs) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for row programs");
+  collect(bound->plan, &c);
+  enum status status = STATUS_OK;
+  if (c.n > 0 && !bound->device->jit)
+    status = error_set(err, STATUS_UNAVAILABLE,
+                       "NVRTC was not found, and the model's %d row "
+                       "programs need it",
+                       c.n);
+  if (status == STATUS_OK) {
+    compile_all(&c);
+    status = load_all(bound, &c, err);
+  }
+  for (int32_t i = 0; i < c.n; i++)
+    cubin_free(&c.jobs[i].cubin);
+  free(c.jobs);
+  return status;
+}
+
+void programs_unload(struct bound_plan *bound) {
+  for (int32_t i = 0; i < bound->n_kernels; i++)
+    row_kernel_unload(&bound->kernels[i]);
+  free(bound->kernels);
+  bound->kernels = NULL;
+  bound->n_kernels = 0;
+}
