@@ -96,8 +96,10 @@ enum status model_bind(struct model *model, const struct backend_ops *backend,
   model->backend = backend;
   model->devices = devices;
   model->n_devices = n_devices;
+  // Fused first: its side-by-side weights also hold what the unfused plan reads one by one, and a
+  // device that keeps weights in memory of its own shares them.
   for (int d = 0; d < n_devices; d++) {
-    for (int m = 0; m < FUSION_MODES; m++) {
+    for (int m = FUSION_MODES - 1; m >= 0; m--) {
       if (!model->fusion_available[m]) continue;
       code = backend->load(devices[d], model->plans[m], &model->weights, &model->bound[d][m], err);
       if (code != STATUS_OK) return code; // model_put unloads what is bound
