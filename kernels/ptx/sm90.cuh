@@ -4,12 +4,9 @@
 #ifndef PTX_SM90_CUH
 #define PTX_SM90_CUH
 
-#include <cuda.h>
-#include <stdint.h>
+#include "kernels/ptx/sm80.cuh"
 
-static __device__ __forceinline__ uint32_t smem_address(const void *p) {
-  return (uint32_t)__cvta_generic_to_shared(p);
-}
+#include <cuda.h>
 
 // ---- mbarriers: `parity` is the phase's lowest bit ---------------------------------------------
 static __device__ __forceinline__ void mbar_init(uint32_t bar, uint32_t count) {
@@ -149,12 +146,6 @@ static __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uin
          (uint64_t)(stride_bytes >> 4) << 32 | 1ull << 62;
 }
 
-static __device__ __forceinline__ void ldmatrix_x4(uint32_t from, uint32_t (&w)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-               : "r"(from)
-               : "memory");
-}
 static __device__ __forceinline__ void stmatrix_x4(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
                                                    uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a),

@@ -1,0 +1,68 @@
+// Which sequence a piece of work belongs to, from the device's own cu_seqlens: the host knows upper
+// bounds only (kernels/cuda.h). Warp-collective: all 32 lanes call, all get the answer.
+#ifndef ATTENTION_SEQ_WALK_CUH
+#define ATTENTION_SEQ_WALK_CUH
+
+#include <stdint.h>
+
+struct seq_tile {
+  int seq, length;
+  int64_t start; // its first token
+  int index;     // of the tile in its sequence
+};
+
+// Tiles are numbered sequence by sequence; COUNT says how many a length has (0 for length 0). Walks
+// forward only, 32 sequences at a time, which stay in the lanes' registers between calls.
+template <class COUNT> struct seq_walk {
+  const int32_t *cu;
+  int n_seqs;
+  COUNT count;
+  int first, before;          // sequence of lane 0; tiles of all sequences below it
+  int start, length, through; // this lane's sequence; tiles up to its end, from `before`
+
+  __device__ __forceinline__ seq_walk(const int32_t *cu_seqlens, int n, COUNT c)
+      : cu(cu_seqlens), n_seqs(n), count(c), first(0), before(0) {
+    load();
+  }
+  __device__ __forceinline__ void load() {
+    const int lane = threadIdx.x % 32, seq = first + lane;
+    start = cu[seq < n_seqs ? seq : n_seqs];
+    length = cu[seq < n_seqs ? seq + 1 : n_seqs] - start;
+    through = count(length);
+    for (int step = 1; step < 32; step *= 2) {
+      const int below = __shfl_up_sync(0xffffffffu, through, step);
+      if (lane >= step) through += below;
+    }
+  }
+  // False: there are fewer tiles.
+  __device__ __forceinline__ bool find(int tile, seq_tile *out) {
+    int total;
+    while (tile >= before + (total = __shfl_sync(0xffffffffu, through, 31))) {
+      if (first + 32 >= n_seqs) return false;
+      before += total, first += 32;
+      load();
+    }
+    const int lane = __ffs(__ballot_sync(0xffffffffu, tile < before + through)) - 1;
+    const int below = __shfl_sync(0xffffffffu, through, lane > 0 ? lane - 1 : 0);
+    out->seq = first + lane;
+    out->start = __shfl_sync(0xffffffffu, start, lane);
+    out->length = __shfl_sync(0xffffffffu, length, lane);
+    out->index = tile - before - (lane > 0 ? below : 0);
+    return true;
+  }
+};
+
+// The sequence that token `token` < cu[n_seqs] belongs to: 32 probes a round.
+static __device__ __forceinline__ int seq_of_token(const int32_t *cu, int n_seqs, int token) {
+  int low = 0, n = n_seqs;
+  while (n > 1) {
+    const int step = (n + 31) / 32, probe = ((int)threadIdx.x % 32 + 1) * step;
+    const bool behind = probe < n && cu[low + probe] <= token;
+    const int steps = __popc(__ballot_sync(0xffffffffu, behind)) * step;
+    low += steps;
+    n = n - steps < step ? n - steps : step;
+  }
+  return low;
+}
+
+#endif
