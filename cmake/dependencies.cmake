@@ -16,11 +16,3 @@ find_library(DNNL_LIBRARY NAMES dnnl HINTS ${DNNL_ROOT}/lib REQUIRED)
 add_library(fw_dnnl INTERFACE)
 target_include_directories(fw_dnnl SYSTEM INTERFACE "${DNNL_INCLUDE_DIR}")
 target_link_libraries(fw_dnnl INTERFACE "${DNNL_LIBRARY}")
-
-# WITH_CUDA switches itself off where there is no nvcc.
-find_program(NVCC nvcc HINTS /usr/local/cuda/bin)
-if(NVCC)
-  option(WITH_CUDA "build the CUDA back end" OFF)
-else()
-  set(WITH_CUDA OFF CACHE BOOL "build the CUDA back end (no nvcc found)" FORCE)
-endif()

@@ -1,7 +1,6 @@
-# The CUDA kernels as a library of their own (fw_kernels_cuda). Included only when WITH_CUDA is ON.
-enable_language(CUDA)
-find_package(CUDAToolkit REQUIRED)
-enable_testing()
+# The CUDA kernels as a library of their own (fw_kernels_cuda): C launchers, and .cu files of two kinds. Included only
+# when WITH_CUDA is ON. Nothing of CUDA is linked but cudart, statically (it opens the driver's libcuda late): cuBLASLt
+# and NVRTC are opened by name where they are used, so one binary runs with and without a GPU.
 
 # The text that stands before generated kernels, as a C array.
 set(prelude_sources "${CMAKE_CURRENT_SOURCE_DIR}/common/act.cuh" "${CMAKE_CURRENT_SOURCE_DIR}/codegen/prelude.cuh")
@@ -15,39 +14,38 @@ endforeach()
 file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/row_prelude.c" @ONLY CONTENT
   "extern const char row_prelude[];\nconst char row_prelude[] = {@prelude_bytes@ 0};\n")
 
-# Free-standing: it has its own copy of the generator and of types.c, and needs neither oneDNN nor the CPU kernels.
-file(GLOB cuda_c CONFIGURE_DEPENDS types.c codegen/*.c elementwise/*.c gemm/*.c attention/*.c norm/*.c common/*.c)
+# Files that use TMA and wgmma run on sm_90a alone. All others are built for sm_80 (which serves 8.6 and 8.9 too) and sm_90,
+# with PTX that newer cards translate.
 file(GLOB cuda_cu CONFIGURE_DEPENDS elementwise/*.cu gemm/*.cu attention/*.cu norm/*.cu)
-add_library(fw_kernels_cuda STATIC ${cuda_c} ${cuda_cu} "${CMAKE_CURRENT_BINARY_DIR}/row_prelude.c")
-target_include_directories(fw_kernels_cuda PUBLIC "${CMAKE_SOURCE_DIR}" SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
-target_compile_options(fw_kernels_cuda PRIVATE
-  $<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Werror;-Wshadow;-fvisibility=hidden>
-  # -Werror all-warnings covers wgmma serialisation and ignored setmaxnreg; spills are an error of their own
-  $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xptxas=--warn-on-spills;-Xptxas=-Werror>
-  $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo;-Xcompiler=-fvisibility=hidden>)
-target_compile_definitions(fw_kernels_cuda PRIVATE _GNU_SOURCE)
-set_target_properties(fw_kernels_cuda PROPERTIES CUDA_STANDARD 17 CUDA_ARCHITECTURES 90a)
-target_link_libraries(fw_kernels_cuda PUBLIC CUDA::cudart_static PkgConfig::OPENSSL ${CMAKE_DL_LIBS})
+set(cuda_sm90 ${cuda_cu})
+list(FILTER cuda_sm90 INCLUDE REGEX "sm90|/flash_(bf16|f16)[.]|/gemm_small_")
+set(cuda_portable ${cuda_cu})
+list(REMOVE_ITEM cuda_portable ${cuda_sm90})
 
-if(FUSEWIRE_TESTS)
-  file(GLOB cuda_tests CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/kernels/cuda/test_*.c")
-  foreach(source ${cuda_tests})
-    get_filename_component(name ${source} NAME_WE)
-    add_executable(cuda_${name} ${source})
-    target_link_libraries(cuda_${name} PRIVATE fw_kernels_cuda fw_options m)
-    add_test(NAME kernels/cuda/${name} COMMAND cuda_${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
-    set_tests_properties(kernels/cuda/${name} PROPERTIES SKIP_RETURN_CODE 77) # no GPU here
-  endforeach()
-  if(TARGET cuda_test_row) # every generated kernel of the test through NVRTC: needs no GPU
-    add_test(NAME kernels/cuda/row_compile COMMAND cuda_test_row compile)
-    set_tests_properties(kernels/cuda/row_compile PROPERTIES SKIP_RETURN_CODE 77)
-  endif()
-endif()
+# fw_cuda_objects(NAME ARCHITECTURES SOURCES...) : -Werror all-warnings covers wgmma serialisation and ignored setmaxnreg;
+# spills are an error of ptxas's own.
+function(fw_cuda_objects name architectures)
+  add_library(${name} OBJECT ${ARGN})
+  set_target_properties(${name} PROPERTIES CUDA_STANDARD 17 CUDA_ARCHITECTURES "${architectures}")
+  target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
+  target_compile_options(${name} PRIVATE -Werror=all-warnings -Xptxas=--warn-on-spills -Xptxas=-Werror -lineinfo
+    -Xcompiler=-fvisibility=hidden)
+endfunction()
+fw_cuda_objects(fw_cuda_sm90 "90a-real" ${cuda_sm90})
+fw_cuda_objects(fw_cuda_portable "80-real;90" ${cuda_portable})
+
+file(GLOB cuda_c CONFIGURE_DEPENDS codegen/jit*.c elementwise/*.c gemm/*.c attention/*.c norm/*.c common/*.c)
+add_library(fw_kernels_cuda STATIC ${cuda_c} "${CMAKE_CURRENT_BINARY_DIR}/row_prelude.c"
+  $<TARGET_OBJECTS:fw_cuda_sm90> $<TARGET_OBJECTS:fw_cuda_portable>)
+target_include_directories(fw_kernels_cuda SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
+target_link_libraries(fw_kernels_cuda PUBLIC fw_kernels_common CUDA::cudart_static PkgConfig::OPENSSL ${CMAKE_DL_LIBS})
+
 file(GLOB cuda_bench CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/bench/gpu/bench_*.c")
 foreach(source ${cuda_bench})
   get_filename_component(name ${source} NAME_WE)
-  add_executable(cuda_${name} EXCLUDE_FROM_ALL ${source})
-  target_link_libraries(cuda_${name} PRIVATE fw_kernels_cuda fw_options m)
+  add_executable(cuda_${name} ${source})
+  target_include_directories(cuda_${name} PRIVATE "${CMAKE_SOURCE_DIR}/tests")
+  target_link_libraries(cuda_${name} PRIVATE fw_kernels_cuda)
 endforeach()
 if(TARGET cuda_bench_gemm)
   target_link_libraries(cuda_bench_gemm PRIVATE CUDA::cublasLt)
