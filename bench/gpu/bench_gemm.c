@@ -28,6 +28,7 @@ static const struct size sizes[] = {
 };
 static cublasLtHandle_t lt;
 static void *workspace;
+static struct kernel_device device;
 
 // y^T [n, m] = W [n, k] x^T in the library's column-major words.
 struct product {
@@ -89,9 +90,19 @@ struct ours {
   enum gemm_tile tile;
 };
 
+static struct kernel_call ours_call(const struct ours *o) {
+  return (struct kernel_call){.device = &device,
+                              .op = KERNEL_LINEAR,
+                              .in = o->in,
+                              .out = &o->y,
+                              .m = o->m,
+                              .linear = &o->problem};
+}
+
 static void ours_launch(void *arg) {
   struct ours *o = arg;
-  CHECK_CUDA(gemm_sm90_bf16(&o->problem, o->in, &o->y, o->m, o->tile, bench_stream));
+  struct kernel_call call = ours_call(o);
+  CHECK_CUDA(gemm_sm90_bf16(&call, o->tile, bench_stream));
 }
 
 static double ours_us(struct ours *o, int n_epilogue, int act, enum gemm_tile tile, int n) {
@@ -168,12 +179,11 @@ static void few_launch(void *arg) {
       continue;
     }
     f->ours.in[1].data = f->w + layer * (size_t)i;
+    struct kernel_call call = ours_call(&f->ours);
     if (f->bn == 0)
-      CHECK_CUDA(gemm_sm90_bf16(&f->ours.problem, f->ours.in, &f->ours.y, f->ours.m,
-                                GEMM_PINGPONG_128x128, bench_stream));
+      CHECK_CUDA(gemm_sm90_bf16(&call, GEMM_PINGPONG_128x128, bench_stream));
     else
-      CHECK_CUDA(gemm_small_bf16(&f->ours.problem, f->ours.in, &f->ours.y, f->ours.m, f->bn,
-                                 f->split, bench_stream));
+      CHECK_CUDA(gemm_small_bf16(&call, f->bn, f->split, bench_stream));
   }
 }
 
@@ -216,6 +226,7 @@ static void run_few(int64_t m, int32_t k, int32_t n, int layers) {
 
 int main(int argc, char **argv) {
   bench_start("gemm");
+  CHECK_CUDA(kernel_device_query(&device));
   CHECK_LT(cublasLtCreate(&lt));
   CHECK_CUDA(cudaMalloc(&workspace, WORKSPACE_BYTES));
   int n = argc > 1 ? atoi(argv[1]) : (int)(sizeof sizes / sizeof *sizes);

@@ -155,6 +155,16 @@ epilogue_op_apply(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_
   }
 }
 
+template <class T, int N>
+static __device__ __forceinline__ void epilogue_residual(const gemm_epilogue &e, float (&v)[N],
+                                                         int64_t row, int col, int64_t rows,
+                                                         int cols) {
+  if (e.op[0].dtype == DTYPE_F32)
+    epilogue_element<float>(e.op[0], v, row, col, rows, cols);
+  else
+    epilogue_element<T>(e.op[0], v, row, col, rows, cols);
+}
+
 // v[4j .. 4j+3]: columns (col + 8j, +1) at `row` and at `row + 8`: the layout of the matrix
 // instructions' accumulators. cols is even, and operands are aligned to pairs (gemm_run sees to
 // it). `bias`: shared memory, this thread's first column of the tile's bias in fp32; used in the
@@ -169,7 +179,8 @@ static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, fl
       epilogue_op_apply<T, DEGREE>(e.op[o], v, row, col, rows, cols);
     return;
   }
-  // [bias] [activation] then whatever is left
+  // [bias] [activation] [residual or gate]; without an activation the residual, then the bias
+  if (RESIDUAL && ACT == ACT_NONE && e.residual) epilogue_residual<T>(e, v, row, col, rows, cols);
   if (e.bias) {
 #pragma unroll
     for (int j = 0; j < N / 4; j++) {
@@ -179,12 +190,7 @@ static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, fl
     }
   }
   activate_all<ACT, DEGREE>(v);
-  if (RESIDUAL && e.residual) {
-    if (e.op[0].dtype == DTYPE_F32)
-      epilogue_element<float>(e.op[0], v, row, col, rows, cols);
-    else
-      epilogue_element<T>(e.op[0], v, row, col, rows, cols);
-  }
+  if (RESIDUAL && ACT != ACT_NONE && e.residual) epilogue_residual<T>(e, v, row, col, rows, cols);
 }
 
 #endif

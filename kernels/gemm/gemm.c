@@ -1,5 +1,5 @@
-// Choice of the product kernel: pure arithmetic on the shape, then the first kernel that takes the
-// operands.
+// The rows of products in the table of kernels: which calls a kernel takes, and which it is meant
+// for. Pure arithmetic on the shape and the addresses.
 #include "kernels/gemm/gemm.h"
 
 // Work of the busiest block, in columns of 128 x 64 x 1 products: what is left over in the last
@@ -9,8 +9,7 @@ static int64_t busiest(int64_t m, int32_t n, int tile_n, int sms) {
   return (tiles + clusters - 1) / clusters * tile_n;
 }
 
-enum gemm_tile gemm_pick_tile(int64_t m, int32_t n, int32_t k, int sms) {
-  (void)k;
+enum gemm_tile gemm_pick_tile(int64_t m, int32_t n, int sms) {
   int64_t pingpong = busiest(m, n, 128, sms), cooperative = busiest(m, n, 192, sms);
   // the cooperative tile does not hide its epilogue: it must save a tenth
   return cooperative + cooperative / 10 < pingpong ? GEMM_COOPERATIVE_128x192
@@ -35,32 +34,129 @@ int gemm_pick_split(int64_t m, int32_t n, int32_t k, int bn, int sms) {
   return split;
 }
 
-#define SMS                                                                                        \
-  132 // of the H100 and H200 that these tiles are for; a different count costs speed, not results
+static bool aligned(const struct view *v) { // rows that the copy engine reads
+  return (uintptr_t)v->data % 16 == 0 && v->stride > 0 && v->stride % 8 == 0;
+}
 
-static int run(const struct linear_problem *p, const struct view *in, const struct view *y,
-               int64_t m, bool may_split, struct CUstream_st *stream) {
-  if (m == 0) return 0;
-  int rc = CUDA_UNSUPPORTED;
-  if (gemm_pick_small(m, p->n, SMS)) {
-    int bn = gemm_pick_small_n(m, p->n, SMS),
-        split = may_split ? gemm_pick_split(m, p->n, p->k, bn, SMS) : 1;
-    rc = gemm_small_bf16(p, in, y, m, bn, split, stream);
-    if (rc == CUDA_UNSUPPORTED) rc = gemm_small_f16(p, in, y, m, bn, split, stream);
+static bool is_float(enum dtype dtype) {
+  return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
+}
+
+// Operands for the tensor cores: 16-bit x and W of one dtype, 16-byte rows, epilogue operands in
+// pairs. Nothing here depends on m: all rows of a product take kernels that sum in the same order.
+static bool tensor_core_operands(const struct kernel_call *call) {
+  const struct linear_problem *p = call->linear;
+  if (p->x_dtype != p->w_dtype || (p->x_dtype != DTYPE_BF16 && p->x_dtype != DTYPE_F16))
+    return false;
+  if (!is_float(p->y_dtype) || !aligned(&call->in[0]) || !aligned(&call->in[1])) return false;
+  for (int i = 0; i < p->n_epilogue; i++) {
+    const struct epilogue_op *op = &p->epilogue[i];
+    if (op->kind == EPI_ACT || op->kind == EPI_SCALE) continue;
+    const struct view *v = &call->in[op->operand];
+    if (v->dtype != DTYPE_F32 && v->dtype != p->x_dtype) return false;
+    if (p->n % 2 != 0 || (uintptr_t)v->data % 8 != 0 ||
+        (op->kind != EPI_BIAS && v->stride % 2 != 0))
+      return false;
   }
-  enum gemm_tile tile = gemm_pick_tile(m, p->n, p->k, SMS);
-  if (rc == CUDA_UNSUPPORTED) rc = gemm_sm90_bf16(p, in, y, m, tile, stream);
-  if (rc == CUDA_UNSUPPORTED) rc = gemm_sm90_f16(p, in, y, m, tile, stream);
-  if (rc == CUDA_UNSUPPORTED) rc = gemm_simple(p, in, y, m, stream);
+  return call->m <= INT32_MAX / 2; // a copy's coordinates are 32 bits
+}
+
+static bool hopper(const struct kernel_call *call) {
+  return call->device->sm == 90 && tensor_core_operands(call);
+}
+
+static bool small_suits(const struct kernel_call *call) {
+  return gemm_pick_small(call->m, call->linear->n, call->device->multiprocessors);
+}
+
+static int small_run(const struct kernel_choice *choice, const struct kernel_call *call,
+                     void *workspace, struct CUstream_st *stream) {
+  (void)choice, (void)workspace;
+  int bn = gemm_pick_small_n(call->m, call->linear->n, call->device->multiprocessors);
+  int rc = gemm_small_bf16(call, bn, 1, stream);
+  return rc == CUDA_UNSUPPORTED ? gemm_small_f16(call, bn, 1, stream) : rc;
+}
+const struct kernel kernel_gemm_small = {.name = "gemm_small",
+                                         .op = KERNEL_LINEAR,
+                                         .supports = hopper,
+                                         .suits = small_suits,
+                                         .run = small_run};
+
+static int sm90_run(const struct kernel_choice *choice, const struct kernel_call *call,
+                    void *workspace, struct CUstream_st *stream) {
+  (void)choice, (void)workspace;
+  enum gemm_tile tile = gemm_pick_tile(call->m, call->linear->n, call->device->multiprocessors);
+  int rc = gemm_sm90_bf16(call, tile, stream);
+  return rc == CUDA_UNSUPPORTED ? gemm_sm90_f16(call, tile, stream) : rc;
+}
+const struct kernel kernel_gemm_sm90 = {
+    .name = "gemm_sm90", .op = KERNEL_LINEAR, .supports = hopper, .run = sm90_run};
+
+static bool any_floats(const struct kernel_call *call) {
+  const struct linear_problem *p = call->linear;
+  return is_float(p->x_dtype) && is_float(p->w_dtype) && is_float(p->y_dtype);
+}
+
+static int simple_run(const struct kernel_choice *choice, const struct kernel_call *call,
+                      void *workspace, struct CUstream_st *stream) {
+  (void)choice, (void)workspace;
+  return gemm_simple(call, stream);
+}
+const struct kernel kernel_gemm_simple = {.name = "gemm_simple",
+                                          .op = KERNEL_LINEAR,
+                                          .fallback = true,
+                                          .supports = any_floats,
+                                          .run = simple_run};
+
+// cuBLASLt where its sums are known to be ours, bit by bit (kernels/gemm/lt.h): Hopper, 16 bits.
+static bool lt_supports(const struct kernel_call *call) {
+  const struct linear_problem *p = call->linear;
+  return call->device->lt && p->y_dtype == p->x_dtype && p->n % 8 == 0 && p->k % 8 == 0 &&
+         aligned(call->out) && hopper(call);
+}
+
+static int prepare_lt(const struct kernel_call *call, size_t workspace_bytes,
+                      struct kernel_choice *out) {
+  int rc = lt_prepare(call->device->lt, call->linear, call->in, call->out, call->m, workspace_bytes,
+                      &out->lt);
+  out->workspace_bytes = out->lt.workspace_bytes;
   return rc;
 }
 
+static int run_lt(const struct kernel_choice *choice, const struct kernel_call *call,
+                  void *workspace, struct CUstream_st *stream) {
+  if (call->m == 0) return 0;
+  int rc = lt_run(call->device->lt, &choice->lt, call->in, call->out, call->m, workspace, stream);
+  if (rc != CUDA_UNSUPPORTED) return rc; // an algorithm may refuse fewer rows than it was found for
+  return (small_suits(call) ? small_run : sm90_run)(choice, call, workspace, stream);
+}
+const struct kernel kernel_lt = {.name = "cublaslt",
+                                 .op = KERNEL_LINEAR,
+                                 .supports = lt_supports,
+                                 .prepare = prepare_lt,
+                                 .run = run_lt};
+
 int linear_run(const struct linear_problem *p, const struct view *in, const struct view *y,
                int64_t m, struct CUstream_st *stream) {
-  return run(p, in, y, m, false, stream);
+  struct kernel_device device;
+  struct kernel_choice choice;
+  int rc = kernel_device_query(&device);
+  struct kernel_call call = {
+      .device = &device, .op = KERNEL_LINEAR, .in = in, .out = y, .m = m, .linear = p};
+  if (rc == 0) rc = kernel_choose(&call, 0, &choice);
+  return rc == 0 ? kernel_run(&choice, &call, NULL, stream) : rc;
 }
 
 int linear_run_fastest(const struct linear_problem *p, const struct view *in, const struct view *y,
                        int64_t m, struct CUstream_st *stream) {
-  return run(p, in, y, m, true, stream);
+  struct kernel_device device;
+  int rc = kernel_device_query(&device);
+  if (rc != 0) return rc;
+  struct kernel_call call = {
+      .device = &device, .op = KERNEL_LINEAR, .in = in, .out = y, .m = m, .linear = p};
+  if (m == 0 || !hopper(&call) || !small_suits(&call)) return linear_run(p, in, y, m, stream);
+  int bn = gemm_pick_small_n(m, p->n, device.multiprocessors),
+      split = gemm_pick_split(m, p->n, p->k, bn, device.multiprocessors);
+  rc = gemm_small_bf16(&call, bn, split, stream);
+  return rc == CUDA_UNSUPPORTED ? gemm_small_f16(&call, bn, split, stream) : rc;
 }

@@ -1,8 +1,8 @@
-// Which product kernel runs, as plain C: the host side of kernels/gemm, shared by its launchers.
+// The product kernels as plain C: the host side of kernels/gemm, shared by its launchers.
 #ifndef GEMM_GEMM_H
 #define GEMM_GEMM_H
 
-#include "kernels/cuda.h"
+#include "kernels/kernel.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -10,30 +10,24 @@ extern "C" {
 
 enum gemm_tile { GEMM_PINGPONG_128x128, GEMM_COOPERATIVE_128x192, GEMM_TILES };
 
-// By what an epilogue costs against the products it could hide under (k), and by how full the last
-// wave is.
-enum gemm_tile gemm_pick_tile(int64_t m, int32_t n, int32_t k, int sms);
+// By what an epilogue costs against the products it could hide under, and by how full the last wave
+// is.
+enum gemm_tile gemm_pick_tile(int64_t m, int32_t n, int sms);
 bool gemm_pick_small(int64_t m, int32_t n, int sms);  // the kernel for few rows instead
 int gemm_pick_small_n(int64_t m, int32_t n, int sms); // its tile's columns
 int gemm_pick_split(int64_t m, int32_t n, int32_t k, int bn,
                     int sms); // blocks that share k, where that is allowed
 
-// Hopper's kernel, one file a dtype so that they compile side by side. CUDA_UNSUPPORTED: other
-// operands than 16-bit x and W of one dtype, rows that are not 16-byte aligned, or another
-// architecture.
-int gemm_sm90_bf16(const struct linear_problem *p, const struct view *in, const struct view *y,
-                   int64_t m, enum gemm_tile tile, struct CUstream_st *stream);
-int gemm_sm90_f16(const struct linear_problem *p, const struct view *in, const struct view *y,
-                  int64_t m, enum gemm_tile tile, struct CUstream_st *stream);
+// Hopper's kernel, one file a dtype so that they compile side by side. The call is one that
+// kernel_gemm_sm90 supports; CUDA_UNSUPPORTED: the other dtype.
+int gemm_sm90_bf16(const struct kernel_call *call, enum gemm_tile tile, struct CUstream_st *stream);
+int gemm_sm90_f16(const struct kernel_call *call, enum gemm_tile tile, struct CUstream_st *stream);
 // For few rows: tiles of 64 x bn (32 or 64), k shared by `split` blocks (1, 2, 4, 8; above 1 the
 // order of the sum changes).
-int gemm_small_bf16(const struct linear_problem *p, const struct view *in, const struct view *y,
-                    int64_t m, int bn, int split, struct CUstream_st *stream);
-int gemm_small_f16(const struct linear_problem *p, const struct view *in, const struct view *y,
-                   int64_t m, int bn, int split, struct CUstream_st *stream);
+int gemm_small_bf16(const struct kernel_call *call, int bn, int split, struct CUstream_st *stream);
+int gemm_small_f16(const struct kernel_call *call, int bn, int split, struct CUstream_st *stream);
 // Any shape, any alignment, any mix of fp32, fp16 and bf16; fp32 arithmetic on the CUDA cores.
-int gemm_simple(const struct linear_problem *p, const struct view *in, const struct view *y,
-                int64_t m, struct CUstream_st *stream);
+int gemm_simple(const struct kernel_call *call, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

@@ -103,16 +103,12 @@ __global__ void __launch_bounds__(256) gemm_simple_kernel(const __grid_constant_
     }
 }
 
-static bool is_float(enum dtype dtype) {
-  return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
-}
-
-int gemm_simple(const struct linear_problem *p, const struct view *in, const struct view *y,
-                int64_t m, struct CUstream_st *stream) {
+int gemm_simple(const struct kernel_call *call, struct CUstream_st *stream) {
+  const struct linear_problem *p = call->linear;
+  const struct view *in = call->in, *y = call->out;
+  const int64_t m = call->m;
   simple_args a = {};
   if (m == 0) return 0;
-  if (!is_float(p->x_dtype) || !is_float(p->w_dtype) || !is_float(p->y_dtype))
-    return CUDA_UNSUPPORTED;
   a.x = in[0].data, a.w = in[1].data, a.y = y->data;
   a.m = m, a.n = p->n, a.k = p->k;
   a.x_stride = in[0].stride, a.w_stride = in[1].stride, a.y_stride = y->stride;

@@ -140,8 +140,10 @@ static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_arg
   const int lane = threadIdx.x % 32;
   const int64_t row = row0 + lane / 4;
   const int col = col0 + lane % 4 * 2;
+  if (ACT == ACT_NONE && args.residual_bulk) gemm_add_box<T>(v, box, false); // as epilogue_apply
   epilogue_apply<T, ACT, DEGREE, true>(args.epilogue, v, bias, row, col, args.m, args.n);
-  if (args.residual_bulk) gemm_add_box<T>(v, box, args.epilogue.op[0].kind == EPI_MUL);
+  if (ACT != ACT_NONE && args.residual_bulk)
+    gemm_add_box<T>(v, box, args.epilogue.op[0].kind == EPI_MUL);
   if (args.y_bulk) {
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {

@@ -7,25 +7,26 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_sm90.cuh"
 
-// False: an operand that the kernel cannot read in pairs. take_apart: find the common form, and its
-// activation.
-static inline bool gemm_fill_epilogue(const struct linear_problem *p, const struct view *in,
-                                      struct gemm_epilogue *e, int *act, bool take_apart) {
+// take_apart: find the common form, and its activation. A bias before a residual is added after it:
+// cuBLASLt's order, so that either may compute a row.
+static inline void gemm_fill_epilogue(const struct kernel_call *call, struct gemm_epilogue *e,
+                                      int *act, bool take_apart) {
+  const struct linear_problem *p = call->linear;
   e->n = p->n_epilogue;
   for (int i = 0; i < e->n; i++) {
     const struct epilogue_op *from = &p->epilogue[i];
     gemm_op *to = &e->op[i];
     *to = gemm_op{from->kind, from->act, from->imm, DTYPE_F32, nullptr, 0};
     if (from->kind == EPI_ACT || from->kind == EPI_SCALE) continue;
-    const struct view *v = &in[from->operand];
+    const struct view *v = &call->in[from->operand];
     to->dtype = v->dtype, to->operand = v->data, to->stride = v->stride;
-    if (v->dtype != DTYPE_F32 && v->dtype != p->x_dtype) return false;
-    if (p->n % 2 != 0 || (uintptr_t)v->data % 8 != 0 ||
-        (from->kind != EPI_BIAS && v->stride % 2 != 0))
-      return false;
   }
   *act = ACT_NONE;
-  if (!take_apart) return true;
+  if (e->n == 2 && e->op[0].kind == EPI_BIAS && e->op[1].kind == EPI_ADD && !take_apart) {
+    const gemm_op bias = e->op[0];
+    e->op[0] = e->op[1], e->op[1] = bias;
+  }
+  if (!take_apart) return;
   // is it [bias] [activation] [residual or gate] ?
   int at = 0;
   if (at < e->n && e->op[at].kind == EPI_BIAS) at++;
@@ -33,12 +34,12 @@ static inline bool gemm_fill_epilogue(const struct linear_problem *p, const stru
   if (*act == ACT_RELU || *act == ACT_TANH || *act == ACT_SIGMOID)
     *act = GEMM_ACT_ANY; // no kernel of their own
   bool residual = at < e->n && (e->op[at].kind == EPI_ADD || e->op[at].kind == EPI_MUL);
+  if (*act == ACT_NONE && residual && e->op[at].kind == EPI_MUL) *act = GEMM_ACT_ANY;
   if (at + residual != e->n) *act = GEMM_ACT_ANY;
-  if (*act == GEMM_ACT_ANY) return true;
+  if (*act == GEMM_ACT_ANY) return;
   if (e->n && e->op[0].kind == EPI_BIAS)
     e->bias = e->op[0].operand, e->bias_wide = e->op[0].dtype == DTYPE_F32;
   if (residual) e->residual = true, e->op[0] = e->op[at];
-  return true;
 }
 
 template <class C, int ACT>
@@ -73,18 +74,13 @@ static int gemm_launch_act(int act, const CUtensorMap maps[4], const gemm_args *
   }
 }
 
-template <class C>
-static int gemm_run(const struct linear_problem *p, const struct view *in, const struct view *y,
-                    int64_t m, cudaStream_t stream) {
+template <class C> static int gemm_run(const struct kernel_call *call, cudaStream_t stream) {
+  const struct linear_problem *p = call->linear;
+  const struct view *in = call->in, *y = call->out;
+  const int64_t m = call->m;
   CUtensorMap maps[4]; // x, W, y, residual
   gemm_args args = {};
-  int act, sms, device, major;
-  cudaError_t rc = cudaGetDevice(&device);
-  if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  if (rc == cudaSuccess)
-    rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (rc != cudaSuccess) return rc;
-  if (major != 9) return CUDA_UNSUPPORTED;
+  int act;
   int status = tensor_map_matrix(&maps[0], p->x_dtype, in[0].data, m, p->k, in[0].stride, C::BM);
   if (status == 0)
     status =
@@ -100,7 +96,7 @@ static int gemm_run(const struct linear_problem *p, const struct view *in, const
   args.y_bulk = p->y_dtype == p->x_dtype &&
                 tensor_map_matrix(&maps[2], p->y_dtype, y->data, m, p->n, y->stride, 16) == 0;
   if (!args.y_bulk) maps[2] = maps[0]; // not used; any valid map
-  if (!gemm_fill_epilogue(p, in, &args.epilogue, &act, true)) return CUDA_UNSUPPORTED;
+  gemm_fill_epilogue(call, &args.epilogue, &act, true);
   const gemm_op *r = &args.epilogue.op[0];
   if (!C::PINGPONG && (!args.y_bulk || args.epilogue.residual)) return CUDA_UNSUPPORTED;
   args.residual_bulk =
@@ -110,18 +106,16 @@ static int gemm_run(const struct linear_problem *p, const struct view *in, const
     args.epilogue.residual = false; // it comes through shared memory instead
   else
     maps[3] = maps[0];
-  return gemm_launch_act<C>(act, maps, &args, sms, stream);
+  return gemm_launch_act<C>(act, maps, &args, call->device->multiprocessors, stream);
 }
 
 template <class T>
-static int gemm_run_tile(const struct linear_problem *p, const struct view *in,
-                         const struct view *y, int64_t m, enum gemm_tile tile,
-                         cudaStream_t stream) {
+static int gemm_run_tile(const struct kernel_call *call, enum gemm_tile tile, cudaStream_t stream) {
   int rc = CUDA_UNSUPPORTED;
+  if (call->m == 0) return 0;
   if (tile == GEMM_COOPERATIVE_128x192)
-    rc = gemm_run<gemm_config<T, 128, 192, 5, 1, false>>(p, in, y, m, stream);
-  if (rc == CUDA_UNSUPPORTED)
-    rc = gemm_run<gemm_config<T, 128, 128, 5, 4, true>>(p, in, y, m, stream);
+    rc = gemm_run<gemm_config<T, 128, 192, 5, 1, false>>(call, stream);
+  if (rc == CUDA_UNSUPPORTED) rc = gemm_run<gemm_config<T, 128, 128, 5, 4, true>>(call, stream);
   return rc;
 }
 

@@ -61,20 +61,24 @@ struct shape {
   bool in_place; // the residual is y
 };
 
+static struct kernel_device device;
+
 static int run_kernel(enum which which, const struct linear_problem *p, const struct view *in,
                       const struct view *y, int64_t m) {
-  if (which >= SMALL32 && which <= SPLIT64) {
-    int bn = which == SMALL32 || which == SPLIT32 ? 32 : 64, split = which == SPLIT32   ? 4
-                                                                     : which == SPLIT64 ? 8
-                                                                                        : 1;
-    return p->x_dtype == DTYPE_BF16 ? gemm_small_bf16(p, in, y, m, bn, split, NULL)
-                                    : gemm_small_f16(p, in, y, m, bn, split, NULL);
-  }
+  struct kernel_call call = {
+      .device = &device, .op = KERNEL_LINEAR, .in = in, .out = y, .m = m, .linear = p};
   enum gemm_tile tile = which == COOPERATIVE ? GEMM_COOPERATIVE_128x192 : GEMM_PINGPONG_128x128;
-  if (which == SIMPLE) return gemm_simple(p, in, y, m, NULL);
+  int bn = which == SMALL32 || which == SPLIT32 ? 32 : 64, split = which == SPLIT32   ? 4
+                                                                   : which == SPLIT64 ? 8
+                                                                                      : 1;
   if (which == CHOSEN) return linear_run(p, in, y, m, NULL);
-  return p->x_dtype == DTYPE_BF16 ? gemm_sm90_bf16(p, in, y, m, tile, NULL)
-                                  : gemm_sm90_f16(p, in, y, m, tile, NULL);
+  if (which == SIMPLE) return gemm_simple(&call, NULL);
+  if (!kernel_gemm_sm90.supports(&call)) return CUDA_UNSUPPORTED;
+  if (which >= SMALL32 && which <= SPLIT64)
+    return p->x_dtype == DTYPE_BF16 ? gemm_small_bf16(&call, bn, split, NULL)
+                                    : gemm_small_f16(&call, bn, split, NULL);
+  return p->x_dtype == DTYPE_BF16 ? gemm_sm90_bf16(&call, tile, NULL)
+                                  : gemm_sm90_f16(&call, tile, NULL);
 }
 
 static double expected(const struct recipe *r, const struct matrix *in, const struct shape *s,
@@ -253,6 +257,7 @@ static void a_row_is_the_same_in_any_batch(void) {
 
 int main(void) {
   need_gpu();
+  CHECK_CUDA(kernel_device_query(&device));
   printf("seed %#lx\n", (unsigned long)rng_state);
   for (enum which which = PINGPONG; which <= SPLIT64; which++) {
     sizes_around_the_tiles(which);
