@@ -108,6 +108,40 @@ PY
   touch "$FW_CACHE/minilm/.complete"
 }
 
+# --- CUDA's compiler: the host's, or the vendor's wheels of the Python index under .cache/cuda ---------------------
+# find_nvcc : sets CUDA_HOME for the build; false where there is none.
+find_nvcc() {
+  local nvcc
+  for nvcc in "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc \
+    "$FW_CACHE/cuda/bin/nvcc"; do
+    [ -n "$nvcc" ] && [ -x "$nvcc" ] || continue
+    CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+    export CUDA_HOME
+    return 0
+  done
+  return 1
+}
+
+# try_nvcc : find it or fetch it (1.5 GB on disk, most of it the cuBLASLt that brings its headers); false if neither works.
+try_nvcc() {
+  find_nvcc && return 0
+  [ "$(uname -m)" = x86_64 ] || return 1
+  need_python
+  say "no nvcc here: CUDA 13.0's compiler from the Python index, to .cache/cuda"
+  rm -rf "$FW_CACHE/cuda" "$FW_CACHE/cuda.wheels"
+  "$FW_PYTHON" -m pip install --quiet --disable-pip-version-check --no-deps --target "$FW_CACHE/cuda.wheels" \
+    'nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*' 'nvidia-cuda-runtime==13.0.*' \
+    'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-cccl==13.0.*' 'nvidia-cublas==13.0.*' >&2 || return 1
+  mv "$FW_CACHE/cuda.wheels/nvidia/cu13" "$FW_CACHE/cuda"
+  rm -rf "$FW_CACHE/cuda.wheels"
+  ln -s lib "$FW_CACHE/cuda/lib64" # the wheels lack what CMake looks for: lib64, and names without a version
+  local library
+  for library in "$FW_CACHE"/cuda/lib/*.so.*; do
+    ln -sf "$(basename "$library")" "${library%%.so.*}.so"
+  done
+  find_nvcc
+}
+
 # --- builds ---------------------------------------------------------------------------------------
 # build_preset PRESET [target...] : configure once, build; output only when it fails.
 build_preset() {
@@ -116,6 +150,11 @@ build_preset() {
   need_packages "${PACKAGES_BUILD[@]}"
   local options=("-DFUSEWIRE_PYTHON=$FW_PYTHON")
   have ccache && options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
+  if [ "$preset" = cuda ]; then
+    find_nvcc || die "no nvcc: PATH, CUDA_HOME and /usr/local/cuda were looked at (./dev test cuda fetches one)"
+    options+=("-DCMAKE_CUDA_COMPILER=$CUDA_HOME/bin/nvcc")
+    have ccache && options+=(-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+  fi
   say "building preset $preset"
   if ! (cd "$FW_ROOT" && cmake --preset "$preset" "${options[@]}" >"$log" 2>&1 &&
     cmake --build "$dir" -j "$FW_JOBS" ${1:+--target "$@"} >>"$log" 2>&1); then

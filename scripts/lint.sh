@@ -1,4 +1,5 @@
-# ./dev lint [fix] : clang-format (check, or rewrite with `fix`), then clang-tidy over the release build's commands.
+# ./dev lint [fix] : clang-format (check, or rewrite with `fix`), then clang-tidy over the commands of the
+# release build, or of the cuda build where there is nvcc (elsewhere the files that need CUDA are left out).
 cmd_lint() {
   need_packages "${PACKAGES_LINT[@]}"
   local files
@@ -14,11 +15,13 @@ cmd_lint() {
 }
 
 lint_tidy() {
-  build_preset release
+  local preset=release sources
+  find_nvcc && preset=cuda
+  build_preset "$preset"
   say "clang-tidy"
-  local sources
-  mapfile -t sources < <(cd "$FW_ROOT" && git ls-files 'server/*.c' 'kernels/*.c' 'client/*.c')
+  mapfile -t sources < <(cd "$FW_ROOT" && git ls-files 'server/*.c' 'kernels/*.c' 'client/*.c' |
+    while read -r file; do grep -q "\"$FW_ROOT/$file\"" "build/$preset/compile_commands.json" && echo "$file"; done)
   (cd "$FW_ROOT" && printf '%s\n' "${sources[@]}" |
-    xargs -P "$FW_JOBS" -n 1 clang-tidy --quiet -p build/release 2>/dev/null) || die "clang-tidy has findings"
+    xargs -P "$FW_JOBS" -n 1 clang-tidy --quiet -p "build/$preset" 2>/dev/null) || die "clang-tidy has findings"
   say "lint: clean"
 }

@@ -32,7 +32,7 @@ fetch || { echo "SKIP onednn3: the wheels of oneDNN 3.2 could not be had"; exit 
 need_packages "${PACKAGES_BUILD[@]}"
 launcher=()
 have ccache && launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
-cmake -S "$FW_ROOT" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "${launcher[@]}" \
+cmake -S "$FW_ROOT" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWITH_CUDA=OFF "${launcher[@]}" \
   -DDNNL_INCLUDE_DIR="$tree/include" -DDNNL_LIBRARY="$tree/lib/libdnnl.so.3" >/dev/null
 cmake --build "$build" -j "$FW_JOBS" --target onednn_tests >"$build/build.log" 2>&1 ||
   { grep -E 'error' -A5 "$build/build.log" | head -40; exit 1; }

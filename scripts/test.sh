@@ -1,6 +1,6 @@
 # ./dev test [quick | STAGE...]. Each stage is one function; its results are JUnit files in .cache/results, which
 # junit_summary.py turns into the list of what was skipped and why, what failed, and the closing line.
-TEST_STAGES=(release asan tsan onednn3 fuzz package image)
+TEST_STAGES=(release cuda asan tsan onednn3 fuzz package image)
 FW_RESULTS=$FW_CACHE/results
 
 cmd_test() {
@@ -45,6 +45,18 @@ run_step() {
 stage_release() {
   build_preset release
   run_ctest release release
+}
+
+# With the CUDA back end: all of it compiled and linked for every architecture, every test that needs no device run, and the
+# programs that need one listed as skipped (they run where there is one). `device: auto` must fall back to the CPU here.
+stage_cuda() {
+  if ! try_nvcc; then
+    run_step cuda bash -c 'echo "SKIP: no nvcc here, and none could be fetched"; exit 77'
+    return
+  fi
+  build_preset cuda
+  LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$CUDA_HOME/lib64" run_ctest cuda cuda \
+    -R '^(kernels/cuda/|unit/(backend|sched|model|conf)/|sim/|fault/|e2e/(check|life|serving))'
 }
 
 # Everything again under AddressSanitizer and UndefinedBehaviorSanitizer, leaks included.

@@ -167,7 +167,7 @@ static inline void compare(const char *what, int64_t r, int64_t c, double got, d
 static inline void need_gpu(void) {
   int n = 0;
   if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
-    printf("no GPU: skipped\n");
+    printf("SKIP: no GPU here\n");
     exit(77);
   }
 }
