@@ -171,7 +171,9 @@ int main(int argc, char **argv) {
   encoder_check(plan_build(&encoder.graph, o.mode, &caps->plan, &limits, &plan, &err) == STATUS_OK,
                 err.message);
   struct bound_plan *bound = load_or_die(device, plan, &encoder);
-  encoder_check(backend_cpu.lane_open(device, plan->arena_bytes, &lane, &err) == STATUS_OK,
+  encoder_check(backend_cpu.lane_open(device,
+                                      &(struct lane_sizes){.arena_bytes = plan->arena_bytes}, &lane,
+                                      &err) == STATUS_OK,
                 err.message);
   const struct batch_geometry *g = &batch.geometry;
   backend_cpu.copy_in(lane, bound, 0, 0, g->n_tokens, batch.ids);

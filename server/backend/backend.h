@@ -1,10 +1,11 @@
-// What a device is to the rest of the program: one vtable, two implementations (cpu, later cuda).
+// What a device is to the rest of the program: one vtable, two implementations (cpu, cuda).
 //
-// Threads: probe, open, caps, load, unload, lane_open, lane_close and close are called by the
-// control thread at load time, or by the executor; between lane_open and lane_close the executor
-// thread is a device's only caller. copy_in, run, copy_out and submit are asynchronous where the
-// device is: host memory that they were given stays valid and unchanged until poll says done. On
-// the CPU they finish before they return. Nothing between lane_open and lane_close allocates.
+// Threads: probe, open, caps, load, unload, lane_open, prepare, lane_close and close are called by
+// the control thread at load time, or by the executor; once requests run, the executor thread is a
+// device's only caller, but for host_alloc, host_free and memory, which any thread may call.
+// copy_in, run, copy_out and submit are asynchronous where the device is: host memory that they
+// were given stays valid and unchanged until poll says done. On the CPU they finish before they
+// return. Nothing after prepare allocates on the device or waits for it.
 #ifndef BACKEND_BACKEND_H
 #define BACKEND_BACKEND_H
 
@@ -19,13 +20,29 @@ struct device_caps {
   const char *name;      // "cpu", "cuda"
   char description[128]; // processor or GPU name and instruction set, for metadata and logs
   struct plan_caps plan;
-  bool async; // false: work is done when the call returns
-  int n_threads;
+  bool async;    // false: work is done when the call returns
+  int n_threads; // compute threads of this process; 0: none, the device has its own
+  // A batch of this many tokens or fewer leaves much of the device idle: another may run beside it.
+  int32_t small_tokens;
 };
 
 struct backend_options {
-  int index;   // which device of the kind
-  int threads; // CPU: compute threads, 0 = all cores this process may use
+  int index;              // which device of the kind
+  int threads;            // CPU: compute threads, 0 = all cores this process may use
+  int64_t headroom_bytes; // CUDA: device memory kept free
+  const char *cache_dir;  // CUDA: where compiled kernels are kept; NULL: nowhere
+};
+
+// What the lanes of one device are made for: the largest of all models.
+struct lane_sizes {
+  int64_t arena_bytes;
+  int32_t max_tokens, max_seqs; // of one batch
+};
+
+#define DEVICE_MEMORY_MAX 8
+struct device_memory { // one entry of a device's ledger
+  const char *kind;    // "weights", "arenas" and so on; static text
+  int64_t bytes;
 };
 
 struct lane_times { // of the last batch; CPU: measured by the clock; CUDA: events
@@ -34,7 +51,8 @@ struct lane_times { // of the last batch; CPU: measured by the clock; CUDA: even
 
 struct backend_ops {
   const char *name;
-  int (*probe)(void); // number of devices of this kind; 0 when there is none
+  int (*probe)(void);          // number of devices of this kind; 0 when there is none
+  const char *(*absent)(void); // why probe found none, for messages; NULL: it always finds one
   enum status (*open)(const struct backend_options *options, struct device **out,
                       struct error *err);
   void (*close)(struct device *device);
@@ -48,9 +66,12 @@ struct backend_ops {
                       const struct weight_table *weights, struct bound_plan **out,
                       struct error *err);
   void (*unload)(struct device *device, struct bound_plan *bound);
-  // A lane big enough for every plan of `arena_bytes` and smaller.
-  enum status (*lane_open)(struct device *device, int64_t arena_bytes, struct lane **out,
+  // A lane for every plan that fits `sizes`.
+  enum status (*lane_open)(struct device *device, const struct lane_sizes *sizes, struct lane **out,
                            struct error *err);
+  // Whatever the plan needs on this lane before its first run (CUDA graphs). Load time, once for
+  // each plan and lane, the device idle. NULL: nothing.
+  enum status (*prepare)(struct lane *lane, struct bound_plan *bound, struct error *err);
   void (*lane_close)(struct device *device, struct lane *lane);
   // Rows [row, row + n_rows) of signature input `input`, packed row-major at `rows` in the plan's
   // input dtype.
@@ -71,10 +92,15 @@ struct backend_ops {
   // tests); else 0.
   int (*step_times)(struct lane *lane, const struct bound_plan *bound, int64_t *ns,
                     int32_t n_steps);
+  // Who holds the device's memory, at most DEVICE_MEMORY_MAX entries; how many. NULL: not kept.
+  int (*memory)(const struct device *device, struct device_memory *out);
 };
 
 extern const struct backend_ops backend_cpu;
-// Known back ends, best first ("cuda" when built, "cpu"); NULL-terminated.
+#ifdef WITH_CUDA
+extern const struct backend_ops backend_cuda;
+#endif
+// Those that this build knows, best first ("cuda", "cpu"); NULL-terminated.
 extern const struct backend_ops *const backend_table[];
 const struct backend_ops *backend_find(const char *name); // NULL: not built in
 

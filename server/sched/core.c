@@ -62,7 +62,8 @@ enum status core_open(const struct core_options *options, struct core **out, str
                 options->max_tokens);
       break;
     }
-    status = options->backend->lane_open(options->device, options->arena_bytes, &work->lane, err);
+    struct lane_sizes sizes = {options->arena_bytes, options->max_tokens, options->max_seqs};
+    status = options->backend->lane_open(options->device, &sizes, &work->lane, err);
     if (status != STATUS_OK) pack_arrays_deinit(&work->arrays);
     if (status != STATUS_OK) break;
   }

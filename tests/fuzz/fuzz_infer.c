@@ -16,7 +16,7 @@ static void set_up(void) {
   fake_device_reset(false);
   model = fake_model("m", 256, 8, 0);
   if (slab_pool_open(&options, &pool) != STATUS_OK) abort();
-  if (fake_lane_open(&fake_device, 0, &lane, NULL) != STATUS_OK) abort();
+  if (fake_lane_open(&fake_device, NULL, &lane, NULL) != STATUS_OK) abort();
   if (pack_arrays_init(&arrays, 256, 256) != STATUS_OK) abort();
 }
 

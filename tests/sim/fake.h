@@ -43,9 +43,9 @@ static int fake_probe(void) {
 static const struct device_caps *fake_caps(const struct device *device) {
   return &device->caps;
 }
-static enum status fake_lane_open(struct device *device, int64_t arena_bytes, struct lane **out,
-                                  struct error *err) {
-  (void)arena_bytes;
+static enum status fake_lane_open(struct device *device, const struct lane_sizes *sizes,
+                                  struct lane **out, struct error *err) {
+  (void)sizes;
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "fake lane");
   *lane = (struct lane){.device = device};

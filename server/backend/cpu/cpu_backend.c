@@ -98,19 +98,19 @@ void cpu_device_set_products(struct device *device, enum product_kind kind) {
 }
 
 // ---- lanes ----
-static enum status cpu_lane_open(struct device *device, int64_t arena_bytes, struct lane **out,
-                                 struct error *err) {
+static enum status cpu_lane_open(struct device *device, const struct lane_sizes *sizes,
+                                 struct lane **out, struct error *err) {
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a lane");
   lane->device = device;
-  lane->arena_bytes = arena_bytes;
-  size_t bytes = arena_bytes > 0 ? (size_t)arena_bytes : 1;
+  lane->arena_bytes = sizes->arena_bytes;
+  size_t bytes = sizes->arena_bytes > 0 ? (size_t)sizes->arena_bytes : 1;
   lane->arena =
       bytes >= ARENA_HUGE_BYTES ? pool_take(&lane->pool, bytes) : cpu_host_alloc(device, bytes);
   if (!lane->arena) {
     free(lane);
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for an arena of %lld bytes",
-                     (long long)arena_bytes);
+                     (long long)sizes->arena_bytes);
   }
   *out = lane;
   return STATUS_OK;

@@ -9,6 +9,8 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/buckets.h"
+#include "backend/cuda/errors.h"
+#include "backend/cuda/host_pool.h"
 #include "backend/cuda/ledger.h"
 #include "kernels/cuda.h"
 
@@ -21,6 +23,7 @@ struct device {
   char arch[16]; // what NVRTC compiles for: "sm_90a"
   struct jit *jit;
   struct lt *lt; // cuBLASLt, NULL where it was not found (products fall back to our own)
+  struct host_pool *host; // pinned memory for requests and replies, usable by every card
   struct ledger ledger;
   _Atomic bool lost; // a sticky error was seen: every entry point fails from here on
   int n_lanes;
@@ -47,7 +50,8 @@ struct lane {
   void *workspace; // cuBLASLt's, this lane's own
   int64_t workspace_bytes;
   cudaEvent_t began, copied_in, computed, done;
-  bool ran;
+  bool started; // `began` is recorded: a batch is being put together
+  int error;    // the first cudaError_t of this batch's copies, which cannot return one
 };
 #define LANES_MAX 8
 
@@ -108,6 +112,18 @@ MUST_USE enum status cuda_memory_take(struct device *device, enum ledger_kind ki
                                       const char *name, void **out, struct error *err);
 void cuda_memory_give(struct device *device, enum ledger_kind kind, void *memory, int64_t bytes);
 
+// ---- device.c ----
+int cuda_probe(void);
+const char *cuda_absent(void);
+MUST_USE enum status cuda_open(const struct backend_options *options, struct device **out,
+                               struct error *err);
+void cuda_close(struct device *device);
+
+// ---- lane.c ----
+MUST_USE enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes,
+                                    struct lane **out, struct error *err);
+void cuda_lane_close(struct device *device, struct lane *lane);
+
 // ---- bind.c, graphs.c ----
 MUST_USE enum status cuda_load(struct device *device, const struct plan *plan,
                                const struct weight_table *weights, struct bound_plan **out,
@@ -116,6 +132,8 @@ void cuda_unload(struct device *device, struct bound_plan *bound);
 // Captures the lane's graphs of every bucket and set of outputs. Load time, after lane_open, before
 // the first run.
 MUST_USE enum status cuda_prepare(struct lane *lane, struct bound_plan *bound, struct error *err);
+// What cuda_prepare made for this lane; before the lane is closed, or with the plan.
+void cuda_lane_plan_close(struct device *device, struct bound_plan *bound, int lane);
 // Uploads the geometry, then replays a graph, or launches step by step where there is none.
 MUST_USE enum status cuda_run(struct lane *lane, const struct bound_plan *bound,
                               const struct batch_geometry *geometry, uint8_t outputs);

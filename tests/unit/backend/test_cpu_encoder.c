@@ -43,7 +43,9 @@ static void rig_open(struct rig *rig, const struct encoder_shape *shape, enum fu
     fail_msg("plan_build: %s", err.message);
   if (backend_cpu.load(rig->device, rig->plan, &rig->encoder.table, &rig->bound, &err))
     fail_msg("load: %s", err.message);
-  assert_int_equal(backend_cpu.lane_open(rig->device, rig->plan->arena_bytes, &rig->lane, &err),
+  assert_int_equal(backend_cpu.lane_open(
+                       rig->device, &(struct lane_sizes){.arena_bytes = rig->plan->arena_bytes},
+                       &rig->lane, &err),
                    STATUS_OK);
   memset(rig->lane->arena, 0xff,
          (size_t)rig->plan->arena_bytes); // NaN in every dtype: nothing may read it

@@ -58,7 +58,10 @@ static void run_mode(const struct setup *s, enum fusion_mode mode, const struct 
     fail_msg("%s: %s", what, err.message);
   if (backend_cpu.load(s->device, plan, &s->table, &bound, &err))
     fail_msg("%s: %s", what, err.message);
-  assert_int_equal(backend_cpu.lane_open(s->device, plan->arena_bytes, &lane, &err), STATUS_OK);
+  assert_int_equal(backend_cpu.lane_open(s->device,
+                                         &(struct lane_sizes){.arena_bytes = plan->arena_bytes},
+                                         &lane, &err),
+                   STATUS_OK);
   for (int round = 0; round < 2; round++) { // the second run meets the first one's leavings
     for (int32_t t = 0; t < s->graph->n_tensors; t++) {
       const struct tensor *tensor = &s->graph->tensors[t];

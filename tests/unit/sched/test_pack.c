@@ -13,7 +13,7 @@ static int set_up(void **state) {
   (void)state;
   fake_device_reset(false);
   model = fake_model("m", 256, 8, 0);
-  assert_int_equal(fake_lane_open(&fake_device, 0, &lane, NULL), STATUS_OK);
+  assert_int_equal(fake_lane_open(&fake_device, NULL, &lane, NULL), STATUS_OK);
   target = (struct pack_target){&fake_backend, lane, NULL};
   return 0;
 }

@@ -1,0 +1,84 @@
+// Lanes: stream, arena, geometry, workspace, events; all of it made at load.
+#include "backend/cuda/cuda_device.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+
+#define WORKSPACE_BYTES ((int64_t)32 << 20) // what cuBLASLt recommends for sm_90
+#define PITCH_BYTES 256
+
+// positions, cu_seqlens, scores_offset: a row each, wide enough for the longest.
+static enum status geometry_open(struct lane *lane, struct error *err) {
+  int64_t tokens = (int64_t)lane->max_tokens * 4, seqs = ((int64_t)lane->max_seqs + 1) * 8;
+  int64_t widest = tokens > seqs ? tokens : seqs;
+  lane->geometry_pitch = (widest + PITCH_BYTES - 1) / PITCH_BYTES * PITCH_BYTES;
+  enum status status = cuda_memory_take(lane->device, LEDGER_ARENAS, 3 * lane->geometry_pitch,
+                                        "batch geometry of a lane", &lane->geometry_device, err);
+  if (status != STATUS_OK) return status;
+  char *at = lane->geometry_device;
+  lane->geometry.positions = (const int32_t *)(void *)at;
+  lane->geometry.cu_seqlens = (const int32_t *)(void *)(at + lane->geometry_pitch);
+  lane->geometry.scores_offset = (const int64_t *)(void *)(at + 2 * lane->geometry_pitch);
+  int rc =
+      cudaHostAlloc(&lane->geometry_host, 3 * (size_t)lane->geometry_pitch, cudaHostAllocPortable);
+  return cuda_check(lane->device, rc, "pinned memory for a lane", err);
+}
+
+static enum status events_open(struct lane *lane, struct error *err) {
+  cudaEvent_t *events[] = {&lane->began, &lane->copied_in, &lane->computed, &lane->done};
+  int rc = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
+  for (int i = 0; rc == 0 && i < 4; i++)
+    rc = cudaEventCreate(events[i]);
+  return cuda_check(lane->device, rc, "a lane's stream and events", err);
+}
+
+enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes, struct lane **out,
+                           struct error *err) {
+  FW_ASSERT(device->n_lanes < LANES_MAX && sizes->max_tokens > 0 && sizes->max_seqs > 0);
+  struct lane *lane = calloc(1, sizeof *lane);
+  if (!lane) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a lane");
+  *lane = (struct lane){.device = device,
+                        .index = device->n_lanes++,
+                        .arena_bytes = sizes->arena_bytes,
+                        .max_tokens = sizes->max_tokens,
+                        .max_seqs = sizes->max_seqs,
+                        .workspace_bytes = WORKSPACE_BYTES};
+  void *arena = NULL;
+  enum status status = cuda_enter(device, err);
+  if (status == STATUS_OK) status = events_open(lane, err);
+  if (status == STATUS_OK)
+    status =
+        cuda_memory_take(device, LEDGER_ARENAS, lane->arena_bytes, "arena of a lane", &arena, err);
+  lane->arena = arena;
+  if (status == STATUS_OK)
+    status = cuda_memory_take(device, LEDGER_WORKSPACE, lane->workspace_bytes,
+                              "workspace of a lane", &lane->workspace, err);
+  if (status == STATUS_OK) status = geometry_open(lane, err);
+  // What an arena holds before its first batch is looked at by rows past a batch; no NaN of a
+  // former life may be there to be traced by a tool or a person.
+  if (status == STATUS_OK)
+    status = cuda_check(device, cudaMemset(lane->arena, 0, (size_t)lane->arena_bytes),
+                        "clearing an arena", err);
+  if (status == STATUS_OK)
+    *out = lane;
+  else
+    cuda_lane_close(device, lane);
+  return status;
+}
+
+void cuda_lane_close(struct device *device, struct lane *lane) {
+  if (!lane) return;
+  if (cuda_enter(device, NULL) == STATUS_OK) {
+    const cudaEvent_t events[] = {lane->began, lane->copied_in, lane->computed, lane->done};
+    if (lane->stream) (void)cudaStreamSynchronize(lane->stream);
+    for (int i = 0; i < 4; i++)
+      if (events[i]) (void)cudaEventDestroy(events[i]);
+    if (lane->geometry_host) (void)cudaFreeHost(lane->geometry_host);
+    if (lane->stream) (void)cudaStreamDestroy(lane->stream);
+  }
+  cuda_memory_give(device, LEDGER_ARENAS, lane->geometry_device, 3 * lane->geometry_pitch);
+  cuda_memory_give(device, LEDGER_WORKSPACE, lane->workspace, lane->workspace_bytes);
+  cuda_memory_give(device, LEDGER_ARENAS, lane->arena, lane->arena_bytes);
+  device->n_lanes--;
+  free(lane);
+}
