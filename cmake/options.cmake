@@ -5,7 +5,7 @@ set(fw_warnings -Wall -Wextra -Werror -Wshadow -Wvla -Wpointer-arith -Wstrict-pr
   -Wwrite-strings -Wundef -Wformat=2 -fno-common -fvisibility=hidden -fno-strict-aliasing)
 target_compile_options(fw_options INTERFACE "$<$<COMPILE_LANGUAGE:C>:${fw_warnings}>")
 target_compile_definitions(fw_options INTERFACE _GNU_SOURCE FUSEWIRE_VERSION="${PROJECT_VERSION}")
-# -iquote, not -I: server/limits.h must not shadow the system's <limits.h> (protobuf-c's headers include that).
+# -iquote, not -I: <...> is the system, "..." is ours.
 target_compile_options(fw_options INTERFACE "$<$<COMPILE_LANGUAGE:C>:SHELL:-iquote ${CMAKE_SOURCE_DIR}/server>"
   "$<$<COMPILE_LANGUAGE:C>:SHELL:-iquote ${CMAKE_SOURCE_DIR}>")
 if(FUSEWIRE_SANITIZE)

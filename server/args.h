@@ -3,7 +3,7 @@
 #define ARGS_H
 
 #include "base/status.h"
-#include "limits.h"
+#include "bounds.h"
 
 struct args {
   const char *config;               // NULL: defaults

@@ -3,7 +3,7 @@
 #define CONF_SERVER_CONF_H
 
 #include "base/status.h"
-#include "limits.h"
+#include "bounds.h"
 #include <stdint.h>
 
 struct server_conf {

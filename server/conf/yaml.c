@@ -2,7 +2,7 @@
 // exhaust ours.
 #include "conf/yaml.h"
 #include "base/log.h"
-#include "limits.h"
+#include "bounds.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // Typed getters over the tree of conf/yaml.c, and the words of their errors.
 #include "base/log.h"
+#include "bounds.h"
 #include "conf/yaml.h"
-#include "limits.h"
 
 #include <errno.h>
 #include <math.h>

@@ -8,8 +8,8 @@
 #define GRAPH_GRAPH_H
 
 #include "base/status.h"
+#include "bounds.h"
 #include "kernels/types.h"
-#include "limits.h"
 
 enum op { // OP_LINEAR, OP_LAYER_NORM, ...: one a row of kernels/ops.def, from which the op table is
           // made too

@@ -11,8 +11,8 @@
 #define MODEL_SAFETENSORS_H
 
 #include "base/status.h"
+#include "bounds.h"
 #include "kernels/types.h"
-#include "limits.h"
 
 struct safetensors;
 

@@ -2,12 +2,12 @@
 #ifndef OBS_REGISTRY_H
 #define OBS_REGISTRY_H
 
-#include "limits.h"
+#include "bounds.h"
 #include "obs/metrics.h"
 
 #define METRICS_MODELS                                                                             \
   (LIMIT_MODELS * 4) // two modes, and as many again for models that replace others
-#define METRICS_GAUGES 64
+#define METRICS_GAUGES 256 // ten or so of each device
 
 struct gauge {
   const char *name, *help, *labels; // labels: `device="cpu"` or ""; static text

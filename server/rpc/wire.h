@@ -6,12 +6,12 @@
 // unpacked numbers, unknown fields (also groups, nested up to a limit) and known fields with a
 // wrong wire type are skipped, the last value of a singular field, a map key or a oneof wins.
 // Malformed bytes are INTERNAL (as gRPC has it for a message that does not parse), also strings
-// that are not UTF-8; counts over limits.h and NUL bytes in names are INVALID_ARGUMENT.
+// that are not UTF-8; counts over bounds.h and NUL bytes in names are INVALID_ARGUMENT.
 #ifndef RPC_WIRE_H
 #define RPC_WIRE_H
 
 #include "base/slab.h"
-#include "limits.h"
+#include "bounds.h"
 
 // ---- requests ----
 // Which field of InferParameter's oneof was set; values are the field numbers.

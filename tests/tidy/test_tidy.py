@@ -28,13 +28,14 @@ FAULTS = [
     ("server/base/number.c", "int f(char *a) {\n  return atoi(a);\n}\n", "atoi() is banned"),
     ("server/base/blank.c", "int x; \n", "trailing blank"),
     ("server/base/guard.h", "int f(void);\n", "no include guard"),
+    ("server/errno.h", GUARD, "named like a header of the C library"),
     ("server/base/x.h", GUARD, "nothing uses this file"),
     ("scripts/forgotten.sh", "true\n", "nothing uses this file"),
     ("docs/blob.bin", "\0\0", "a binary file"),
 ]
 FINE = [
     ("server/api/a.c", '#include "graph/plan.h"\n#include "rpc/call.h"\n#include "infer.pb-c.h"\n'),
-    ("server/sched/b.c", '#include "rpc/call_ref.h"\n#include "limits.h"\n'),
+    ("server/sched/b.c", '#include "rpc/call_ref.h"\n#include "bounds.h"\n'),
     ("server/rpc/h2.c", "#include <nghttp2/nghttp2.h>\n"),
     ("server/base/words.c", '// sprintf(a) and atoi(b) in a comment\nconst char *s = "strcpy(x)";\n'),
     ("server/base/short.c", "int f(int a,\n      int b);\n" + "// x\n" * 90 + "int g(int a) {\n  return a;\n}\n"),

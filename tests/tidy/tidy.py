@@ -48,6 +48,13 @@ BANNED = {
     "srand": "a seeded generator", "alloca": "an array with a bound", "setjmp": "a status", "longjmp": "a status",
     "system": "nothing", "tmpnam": "mkstemp", "assert": "FW_ASSERT",
 }
+# The C library's; a header of ours of that name in a folder that is searched ("server", the root) is found by
+# gcc's own #include_next in the place of the system's.
+SYSTEM_HEADERS = {f"{name}.h" for name in (
+    "assert complex ctype dirent elf endian errno error fcntl features fenv float getopt inttypes iso646 limits link "
+    "locale malloc math memory netdb poll pthread sched search semaphore setjmp signal stdalign stdarg stdatomic stdbool "
+    "stddef stdint stdio stdlib stdnoreturn string strings syslog termios tgmath threads time uchar unistd utime values "
+    "wait wchar wctype").split()}
 C_FOLDERS = ("server", "kernels", "client", "tests", "bench", "examples")
 
 
@@ -95,7 +102,7 @@ def included_layer(header, own_folder_files):
     if header.endswith(".pb-c.h"):
         return "proto"
     first = header.split("/")[0]
-    if header == "limits.h" or header in own_folder_files:
+    if header == "bounds.h" or header in own_folder_files:
         return None
     return first if first in ARROWS else None
 
@@ -160,6 +167,8 @@ def check_calls(path, code, findings):
 
 
 def check_guard(path, text, findings):
+    if os.path.dirname(path) in ("", "server") and os.path.basename(path) in SYSTEM_HEADERS:
+        findings.add(path, 1, "named like a header of the C library")
     if "once" in text and re.search(r"#\s*pragma\s+once", text):
         findings.add(path, 1, "#pragma once: use an include guard")
     guards = re.findall(r"^#ifndef (\w+_H)\s*\n#define (\w+_H)", text, flags=re.M)

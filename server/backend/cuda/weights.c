@@ -84,7 +84,7 @@ static int upload_weight(struct upload *upload, const struct weight *w, enum dty
 
 // ---- blocks ----
 static int64_t weight_bytes(const struct weight *w, enum dtype dtype) {
-  return (int64_t)w->rows * w->cols * (int64_t)dtype_bytes(dtype); // limits.h bounds each factor
+  return (int64_t)w->rows * w->cols * (int64_t)dtype_bytes(dtype); // bounds.h bounds each factor
 }
 
 // Where the operand's parts lie in the block, one after another; -1: they do not, or not aligned.

@@ -1,8 +1,8 @@
 // The YAML tree: positions, limits, hostile files, getters and the words of their errors.
 #include "unit/conf/collect.h"
 
+#include "bounds.h"
 #include "conf/yaml.h"
-#include "limits.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 // Every compile-time bound, with its reason. Run-time limits are keys of config/server.yaml
 // (conf/keys.def).
-#ifndef LIMITS_H
-#define LIMITS_H
+#ifndef BOUNDS_H
+#define BOUNDS_H
 
 #define LIMIT_NAME_BYTES 256       // model, tensor, weight names; longer ones are refused by name
 #define LIMIT_REQUEST_ID_BYTES 256 // ModelInfer `id` is echoed; kept in the request
