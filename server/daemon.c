@@ -61,9 +61,9 @@ static enum status open_executors(struct daemon *daemon, struct error *err) {
   int n_models = registry_count(daemon->parts.registry);
   for (int i = 0; i < n_models; i++)
     models[i] = registry_at(daemon->parts.registry, i);
-  for (int d = 0; d < daemon->parts.n_devices; d++) {
-    struct executor_options options = {.backend = daemon->parts.backend,
-                                       .device = daemon->parts.devices[d],
+  for (int d = 0; d < daemon->parts.devices.n; d++) {
+    struct executor_options options = {.backend = daemon->parts.devices.backend,
+                                       .device = daemon->parts.devices.list[d],
                                        .device_index = d,
                                        .n_loops = (int)daemon->conf->loops,
                                        .queue_requests = (int32_t)daemon->conf->queue_requests,
@@ -86,7 +86,8 @@ static enum status load(struct daemon *daemon, struct error *err) {
   for (int i = 0; i < registry_count(parts->registry); i++) {
     struct model *model = registry_at(parts->registry, i);
     int64_t began_ns = clock_now_ns();
-    enum status status = model_bind(model, parts->backend, parts->devices, parts->n_devices, err);
+    enum status status =
+        model_bind(model, parts->devices.backend, parts->devices.list, parts->devices.n, err);
     if (status != STATUS_OK) return status;
     needs_fill(model);
     log_info("model_loaded", "model %s version %s from %s in %lld ms", model->name, model->version,
@@ -102,7 +103,7 @@ static void print_ready(const struct daemon *daemon) {
     snprintf(admin, sizeof admin, " admin=127.0.0.1:%d", net_admin_port(daemon->net));
   printf("fusewired ready: grpc=127.0.0.1:%d%s models=%d device=%s start_ms=%lld\n",
          net_port(daemon->net), admin, registry_count(daemon->parts.registry),
-         daemon->parts.backend->name,
+         daemon->parts.devices.backend->name,
          (long long)((clock_now_ns() - daemon->started_ns) / NS_PER_MS));
   fflush(stdout);
 }
@@ -117,7 +118,8 @@ static void *loader_main(void *arg) {
     wake_main(NULL);
     return NULL;
   }
-  api_serve(&daemon->api, daemon->executors, daemon->n_executors, daemon->parts.backend->name);
+  api_serve(&daemon->api, daemon->executors, daemon->n_executors,
+            daemon->parts.devices.backend->name);
   atomic_store(&daemon->load, LOAD_DONE);
   print_ready(daemon);
   return NULL;
@@ -127,6 +129,17 @@ static void *loader_main(void *arg) {
 static size_t expose(char *out, size_t out_bytes, void *app) {
   const struct daemon *daemon = (const struct daemon *)((char *)app - offsetof(struct daemon, api));
   return metrics_expose(out, out_bytes, daemon->conf->triton_names);
+}
+
+// Requests and replies lie where the devices copy from and to without a detour. Every device of a
+// kind can use the memory of the first.
+static void *slab_alloc(void *arg, size_t bytes) {
+  const struct devices *devices = arg;
+  return devices->backend->host_alloc(devices->list[0], bytes);
+}
+static void slab_free(void *arg, void *memory, size_t bytes) {
+  const struct devices *devices = arg;
+  devices->backend->host_free(devices->list[0], memory, bytes);
 }
 
 static bool ready(void *app) {
@@ -143,7 +156,10 @@ static enum status open_network(struct daemon *daemon, struct error *err) {
                                 .app = &daemon->api,
                                 .reap = api_reap,
                                 .metrics = expose,
-                                .ready = ready};
+                                .ready = ready,
+                                .host_alloc = slab_alloc,
+                                .host_free = slab_free,
+                                .host_arg = &daemon->parts.devices};
   options.limits =
       (struct rpc_limits){.max_message_bytes = conf->max_message_bytes,
                           .max_connections = descriptors_reserve(conf->max_connections),
@@ -179,6 +195,40 @@ static double gauge_ready(void *arg) {
   return api_ready(&((struct daemon *)arg)->api) ? 1 : 0;
 }
 
+// Of one device; they live as long as the process.
+static struct device_series {
+  const struct daemon *daemon;
+  int device;
+  char labels[64];
+} device_series[LIMIT_DEVICES];
+
+static const struct executor *executor_of(const struct device_series *series) {
+  if (atomic_load(&series->daemon->load) != LOAD_DONE) return NULL;
+  return series->daemon->executors[series->device];
+}
+static double gauge_device_queued(void *arg) {
+  const struct executor *executor = executor_of(arg);
+  return executor ? executor_queued(executor) : 0;
+}
+static double gauge_device_lost(void *arg) {
+  const struct executor *executor = executor_of(arg);
+  return executor && executor_lost(executor) ? 1 : 0;
+}
+
+static void device_gauges(struct daemon *daemon) {
+  const struct devices *devices = &daemon->parts.devices;
+  for (int d = 0; d < devices->n; d++) {
+    struct device_series *series = &device_series[d];
+    *series = (struct device_series){.daemon = daemon, .device = d};
+    snprintf(series->labels, sizeof series->labels, "device=\"%s\"", devices->names[d]);
+    metrics_gauge_add("fusewire_device_queue_requests", "Requests that wait or run, by device.",
+                      series->labels, gauge_device_queued, series);
+  }
+  for (int d = 0; d < devices->n; d++)
+    metrics_gauge_add("fusewire_device_lost", "1 after an error that only a new process cures.",
+                      device_series[d].labels, gauge_device_lost, &device_series[d]);
+}
+
 static void add_gauges(struct daemon *daemon) {
   metrics_gauge_add("fusewire_ready", "1 while health says SERVING.", "", gauge_ready, daemon);
   metrics_gauge_add("fusewire_queue_requests", "Requests that wait or run.", "", gauge_queued,
@@ -187,13 +237,21 @@ static void add_gauges(struct daemon *daemon) {
                     daemon);
   metrics_gauge_add("fusewire_message_bytes", "Bytes held for requests and replies.", "",
                     gauge_bytes, daemon);
+  devices_gauges(&daemon->parts.devices);
+  device_gauges(daemon);
 }
 
 // ---- up ----
+static const char *device_name(const struct devices *devices) {
+  return devices->backend->caps(devices->list[0])->description;
+}
+
 static enum status bring_up(struct daemon *daemon, struct error *err) {
   struct api_options options = {.registry = daemon->parts.registry,
                                 .n_loops = (int)daemon->conf->loops,
-                                .requests_per_loop = (int32_t)(daemon->conf->queue_requests * 2)};
+                                .requests_per_loop = (int32_t)(daemon->conf->queue_requests * 2),
+                                .device_name = device_name(&daemon->parts.devices),
+                                .fallback = daemon->parts.devices.fallback};
   enum status status = api_open(&daemon->api, &options, err);
   if (status == STATUS_OK) status = open_network(daemon, err);
   if (status != STATUS_OK) return status;
@@ -367,7 +425,8 @@ enum exit_code daemon_check(const struct server_conf *conf) {
   else
     n_errors = parts_parse_models(&parts);
   if (n_errors == 0)
-    printf("ok: %d models, device %s\n", registry_count(parts.registry), parts.backend->name);
+    printf("ok: %d models, device %s\n", registry_count(parts.registry),
+           parts.devices.backend->name);
   else
     fprintf(stderr, "%d errors\n", n_errors);
   parts_close(&parts);

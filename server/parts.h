@@ -1,19 +1,17 @@
-// What daemon_check and daemon_run both need: the device and the parsed models.
+// What daemon_check and daemon_run both need: the devices and the parsed models.
 #ifndef PARTS_H
 #define PARTS_H
 
-#include "conf/server_conf.h"
+#include "devices.h"
 #include "model/model.h"
 
 struct parts {
   const struct server_conf *conf;
-  const struct backend_ops *backend;
-  struct device *devices[LIMIT_DEVICES];
-  int n_devices;
+  struct devices devices;
   struct registry *registry; // the parsed models, not yet bound
 };
 
-// Opens the device that conf asks for. UNAVAILABLE when there is none such, with the reason.
+// Opens the devices that conf asks for. UNAVAILABLE when there is none such, with the reason.
 MUST_USE enum status parts_open_devices(struct parts *parts, struct error *err);
 // Parses every model, reporting every error of each; the good ones are in the registry. Returns the
 // number of errors.

@@ -16,6 +16,8 @@ struct api_options {
   struct registry *registry;
   int n_loops;
   int32_t requests_per_loop; // size of each loop's request pool
+  const char *device_name;   // "NVIDIA H200, ..."; NULL: none to tell; outlives the api
+  const char *fallback;      // why `auto` serves on the CPU; NULL or empty: it does not; as above
 };
 
 struct api {
@@ -25,7 +27,8 @@ struct api {
   int n_executors;
   struct request_pool *pools[LIMIT_LOOPS];
   int n_loops;
-  char device[16]; // "cpu", "cuda": for replies
+  char device[16];                    // "cpu", "cuda": for replies
+  const char *device_name, *fallback; // for metadata; never NULL
 };
 
 MUST_USE enum status api_open(struct api *api, const struct api_options *options,

@@ -33,10 +33,10 @@ static void tensors_fill(const struct signature_tensor *from, int32_t n, struct 
   }
 }
 
-#define N_PROPERTIES 5
+#define N_PROPERTIES 7
 struct property_room {
   property_entry entries[N_PROPERTIES], *list[N_PROPERTIES];
-  char text[N_PROPERTIES][32];
+  char text[N_PROPERTIES][256];
   size_t n;
 };
 
@@ -54,6 +54,8 @@ static void properties_fill(const struct api *api, const struct model *model,
   char number[32];
   room->n = 0;
   property_add(room, "device", api->device);
+  if (api->device_name[0]) property_add(room, "device_name", api->device_name);
+  if (api->fallback[0]) property_add(room, "device_fallback", api->fallback);
   property_add(room, "compute", dtype_name(model->compute));
   property_add(room, "fusion", fusion_name(model->fusion_default));
   snprintf(number, sizeof number, "%d", model->max_seqlen);

@@ -28,15 +28,15 @@ void server_ready(struct call *call, void *app) {
 }
 
 void server_metadata(struct call *call, void *app) {
-  (void)app;
+  const struct api *api = app;
   if (!empty_ok(call)) return;
   static char name[] = "fusewire", version[] = FUSEWIRE_VERSION, cost[] = "fusewire_cost",
-              fusion[] = "fusewire_fusion";
-  char *extensions[] = {cost, fusion};
+              fusion[] = "fusewire_fusion", fallback[] = "fusewire_auto_device_is_cpu";
+  char *extensions[] = {cost, fusion, fallback};
   Inference__ServerMetadataResponse reply = INFERENCE__SERVER_METADATA_RESPONSE__INIT;
   reply.name = name;
   reply.version = version;
   reply.extensions = extensions;
-  reply.n_extensions = sizeof extensions / sizeof *extensions;
+  reply.n_extensions = api->fallback[0] ? 3 : 2;
   reply_message(call, &reply.base);
 }

@@ -74,10 +74,13 @@ struct backend_ops {
   enum status (*prepare)(struct lane *lane, struct bound_plan *bound, struct error *err);
   void (*lane_close)(struct device *device, struct lane *lane);
   // Rows [row, row + n_rows) of signature input `input`, packed row-major at `rows` in the plan's
-  // input dtype.
+  // input dtype. Faster from memory of host_alloc.
   void (*copy_in)(struct lane *lane, const struct bound_plan *bound, int input, int64_t row,
                   int64_t n_rows, const void *rows);
-  // Same for an output; called after run. Contiguous rows at `rows`.
+  // Zeros instead of rows, for an input that was left out.
+  void (*zero_in)(struct lane *lane, const struct bound_plan *bound, int input, int64_t row,
+                  int64_t n_rows);
+  // Same as copy_in for an output; called after run. Contiguous rows at `rows`.
   void (*copy_out)(struct lane *lane, const struct bound_plan *bound, int output, int64_t row,
                    int64_t n_rows, void *rows);
   // Run every step whose needed_by meets `outputs`. The geometry and its arrays stay valid until

@@ -164,6 +164,32 @@ static void check_address(struct conf_report *report, const struct conf_node *ro
   conf_fail(report, node, "expected host:port, [ipv6]:port or :port, found \"%.100s\"", value);
 }
 
+// "0,2": numbers below LIMIT_DEVICES, each once.
+static bool is_card_list(const char *text) {
+  unsigned seen = 0;
+  for (const char *at = text; *at;) {
+    size_t digits = strspn(at, "0123456789");
+    if (digits == 0 || digits > 2) return false;
+    long card = strtol(at, NULL, 10);
+    if (card >= LIMIT_DEVICES || (seen >> card & 1) != 0) return false;
+    seen |= 1u << card;
+    at += digits;
+    if (*at == ',' && at[1] == '\0') return false;
+    if (*at != '\0' && *at++ != ',') return false;
+  }
+  return true;
+}
+
+static void check_cards(struct conf_report *report, const struct conf_node *root,
+                        const struct server_conf *conf) {
+  const struct conf_node *section = conf_find(root, "device");
+  const struct conf_node *node = section != NULL ? conf_find(section, "gpus") : NULL;
+  if (node == NULL || is_card_list(conf->gpus)) return;
+  conf_fail(report, node,
+            "expected numbers of GPUs from 0 to %d, each once, as in \"0,2\", found \"%.100s\"",
+            LIMIT_DEVICES - 1, conf->gpus);
+}
+
 // What no single key's range can say.
 static void check_together(struct conf_report *report, const struct conf_node *root,
                            const struct server_conf *conf) {
@@ -198,6 +224,7 @@ enum status server_conf_load(const char *path, struct server_conf *conf,
   read_models(&report, root, path, conf);
   check_address(&report, root, "listen", conf->listen, false);
   check_address(&report, root, "admin", conf->admin, true);
+  check_cards(&report, root, conf);
   if (report.n_errors == 0) check_together(&report, root, conf);
   conf_free(doc);
   return report.n_errors == 0 ? STATUS_OK : STATUS_INVALID_ARGUMENT;

@@ -87,44 +87,47 @@ void core_close(struct core *core) {
 // ---- warming ----
 #define WARM_TOKENS 64
 
-static uint32_t warm_inputs(const struct model *model, enum fusion_mode fusion, uint8_t outputs) {
-  uint32_t inputs = needs_inputs(model, fusion, outputs);
-  for (int i = 0; i < model->n_inputs;
-       i++) // rows too wide for the block of zeros stay what they are
-    if ((uint64_t)model->inputs[i].row_elements * dtype_bytes(model->inputs[i].dtype) >
-        LIMIT_OPTIONAL_ROW_BYTES)
-      inputs &= ~(1u << i);
-  return inputs;
-}
-
-enum status core_warm(struct core *core, const struct model *model, enum fusion_mode fusion,
-                      struct error *err) {
+static enum status warm_lane(struct core *core, struct work *work, struct request *request,
+                             struct error *err) {
   const struct backend_ops *backend = core->options.backend;
-  struct work *work = &core->works[0];
-  uint8_t outputs = (uint8_t)((1u << model->n_outputs) - 1);
-  int32_t tokens = WARM_TOKENS < model->batch.max_tokens ? WARM_TOKENS : model->batch.max_tokens;
-  if (model->has_sequences && tokens > model->max_seqlen) tokens = model->max_seqlen;
-  struct request request = {.model = (struct model *)model,
-                            .fusion = fusion,
-                            .dense = true,
-                            .n_tokens = tokens,
-                            .n_seqs = model->has_sequences ? 1 : tokens,
-                            .padded_seqlen = tokens};
-  struct pack_target target = {backend, work->lane,
-                               model->bound[core->options.device_index][fusion]};
-  if (!needs_steps(model, fusion, outputs)) return STATUS_OK;
-  pack_in(&target, &request, (struct pack_origin){0, 0}, warm_inputs(model, fusion, outputs));
-  pack_geometry(&request, &work->arrays, &work->geometry);
-  enum status status = backend->run(work->lane, target.bound, &work->geometry, outputs);
+  const struct model *model = request->model;
+  struct bound_plan *bound = model->bound[core->options.device_index][request->fusion];
+  struct pack_target target = {backend, work->lane, bound};
+  enum status status = backend->prepare ? backend->prepare(work->lane, bound, err) : STATUS_OK;
+  if (status != STATUS_OK) return status;
+  pack_in(&target, request, (struct pack_origin){0, 0},
+          needs_inputs(model, request->fusion, request->outputs));
+  pack_geometry(request, &work->arrays, &work->geometry);
+  status = backend->run(work->lane, bound, &work->geometry, request->outputs);
   struct lane_times times;
   int done = 0;
   if (status == STATUS_OK) backend->submit(work->lane);
   while (status == STATUS_OK && (done = backend->poll(work->lane, &times)) == 0)
     usleep(100);
   if (done < 0) status = STATUS_UNAVAILABLE;
-  if (status == STATUS_OK) return STATUS_OK;
-  return error_set(err, status, "model \"%s\", fusion %s: its first batch failed: %s", model->name,
-                   fusion_name(fusion), status_name(status));
+  return status == STATUS_OK
+             ? status
+             : error_set(err, status, "model \"%s\", fusion %s: its first batch failed: %s",
+                         model->name, fusion_name(request->fusion), status_name(status));
+}
+
+enum status core_warm(struct core *core, const struct model *model, enum fusion_mode fusion,
+                      struct error *err) {
+  uint8_t outputs = (uint8_t)((1u << model->n_outputs) - 1);
+  int32_t tokens = WARM_TOKENS < model->batch.max_tokens ? WARM_TOKENS : model->batch.max_tokens;
+  if (model->has_sequences && tokens > model->max_seqlen) tokens = model->max_seqlen;
+  struct request request = {.model = (struct model *)model,
+                            .fusion = fusion,
+                            .outputs = outputs,
+                            .dense = true,
+                            .n_tokens = tokens,
+                            .n_seqs = model->has_sequences ? 1 : tokens,
+                            .padded_seqlen = tokens};
+  enum status status = STATUS_OK;
+  if (!needs_steps(model, fusion, outputs)) return status;
+  for (int i = 0; i < core->n_works && status == STATUS_OK; i++)
+    status = warm_lane(core, &core->works[i], &request, err);
+  return status;
 }
 
 // ---- endings ----

@@ -25,9 +25,9 @@ MUST_USE enum status core_open(const struct core_options *options, struct core *
                                struct error *err);
 void core_close(struct core *core); // nothing may be waiting or running
 
-// Runs one small batch of zeros through the model, so that the first request does not pay for
-// pages, caches and whatever a device does late; also the proof that the model runs at all. Before
-// the first core_add; waits for the device.
+// Prepares every lane for the model and runs one small batch of zeros on each, so that the first
+// request does not pay for graphs, pages, caches and whatever a device does late; also the proof
+// that the model runs at all. Before the first core_add; waits for the device.
 MUST_USE enum status core_warm(struct core *core, const struct model *model,
                                enum fusion_mode fusion, struct error *err);
 void core_add(struct core *core, struct request *request);

@@ -94,19 +94,6 @@ static size_t row_bytes(const struct signature_tensor *tensor) {
   return (size_t)tensor->row_elements * dtype_bytes(tensor->dtype);
 }
 
-// An optional input that was left out reads as zeros.
-static void zeros_in(const struct pack_target *target, int input, size_t bytes, int64_t row,
-                     int64_t n_rows) {
-  static _Alignas(64) uint8_t zeros[LIMIT_OPTIONAL_ROW_BYTES]; // never written; not const, so that
-                                                               // it takes no room in the file
-  int64_t step = (int64_t)(LIMIT_OPTIONAL_ROW_BYTES / bytes);
-  FW_ASSERT(step > 0);
-  for (int64_t done = 0; done < n_rows; done += step) {
-    int64_t n = n_rows - done < step ? n_rows - done : step;
-    target->backend->copy_in(target->lane, target->bound, input, row + done, n, zeros);
-  }
-}
-
 void pack_in(const struct pack_target *target, const struct request *request,
              struct pack_origin origin, uint32_t inputs) {
   const struct model *model = request->model;
@@ -116,8 +103,8 @@ void pack_in(const struct pack_target *target, const struct request *request,
     const uint8_t *data = request->inputs[i].data;
     int64_t row = tensor->per_token ? origin.token : origin.seq;
     int64_t n_rows = tensor->per_token ? request->n_tokens : request->n_seqs;
-    if (!data) {
-      zeros_in(target, i, row_bytes(tensor), row, n_rows);
+    if (!data) { // an optional input that was left out
+      target->backend->zero_in(target->lane, target->bound, i, row, n_rows);
     } else if (!tensor->per_token || request->dense) {
       target->backend->copy_in(target->lane, target->bound, i, row, n_rows, data);
     } else {

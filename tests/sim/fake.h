@@ -18,6 +18,8 @@
 enum { FAKE_IDS, FAKE_MASK, FAKE_BIAS, FAKE_INPUTS };
 enum { FAKE_TOKENS, FAKE_SUMS, FAKE_SAME, FAKE_OUTPUTS };
 
+#define FAKE_MAX_ROWS 4096
+
 struct device {
   struct device_caps caps;
   int64_t now_ns;         // the clock
@@ -35,7 +37,6 @@ struct lane {
 };
 
 static struct device fake_device;
-#define FAKE_MAX_ROWS 4096
 
 static int fake_probe(void) {
   return 1;
@@ -72,6 +73,11 @@ static void fake_copy_in(struct lane *lane, const struct bound_plan *bound, int 
   lane->device->n_copies_in++;
   if (input == FAKE_IDS) memcpy(lane->ids + row, rows, (size_t)n * 8);
   if (input == FAKE_BIAS) memcpy(lane->bias + row * 2, rows, (size_t)n * 16);
+}
+static void fake_zero_in(struct lane *lane, const struct bound_plan *bound, int input, int64_t row,
+                         int64_t n) {
+  static const int64_t zeros[FAKE_MAX_ROWS * 2];
+  fake_copy_in(lane, bound, input, row, n, zeros);
 }
 static void fake_copy_out(struct lane *lane, const struct bound_plan *bound, int output,
                           int64_t row, int64_t n, void *rows) {
@@ -114,6 +120,7 @@ static const struct backend_ops fake_backend = {.name = "fake",
                                                 .lane_open = fake_lane_open,
                                                 .lane_close = fake_lane_close,
                                                 .copy_in = fake_copy_in,
+                                                .zero_in = fake_zero_in,
                                                 .copy_out = fake_copy_out,
                                                 .run = fake_run,
                                                 .submit = fake_submit,

@@ -150,6 +150,15 @@ static void cpu_copy_in(struct lane *lane, const struct bound_plan *bound, int i
   lane->times.copy_in_ns += clock_now_ns() - start;
 }
 
+static void cpu_zero_in(struct lane *lane, const struct bound_plan *bound, int input, int64_t row,
+                        int64_t n_rows) {
+  const struct operand *operand = &bound->plan->inputs[input];
+  if (operand->place != PLACE_ARENA) return;
+  size_t element = dtype_bytes(operand->dtype);
+  for (int64_t r = 0; r < n_rows; r++)
+    memset(arena_row(lane, operand, row + r), 0, (size_t)operand->cols * element);
+}
+
 static void cpu_copy_out(struct lane *lane, const struct bound_plan *bound, int output, int64_t row,
                          int64_t n_rows, void *rows) {
   const struct operand *operand = &bound->plan->outputs[output];
@@ -199,6 +208,7 @@ const struct backend_ops backend_cpu = {
     .lane_open = cpu_lane_open,
     .lane_close = cpu_lane_close,
     .copy_in = cpu_copy_in,
+    .zero_in = cpu_zero_in,
     .copy_out = cpu_copy_out,
     .run = cpu_run,
     .submit = cpu_submit,

@@ -66,6 +66,15 @@ static void copy_in(struct lane *lane, const struct bound_plan *bound, int input
   keep(lane, copy_rows(lane, operand, row, n_rows, (void *)(uintptr_t)rows, true));
 }
 
+static void zero_in(struct lane *lane, const struct bound_plan *bound, int input, int64_t row,
+                    int64_t n_rows) {
+  const struct operand *operand = &bound->plan->inputs[input];
+  if (operand->place != PLACE_ARENA || n_rows == 0 || !begin(lane)) return;
+  size_t element = dtype_bytes(operand->dtype), stride = (size_t)operand->stride * element;
+  keep(lane, cudaMemset2DAsync(lane->arena + operand->offset_bytes + (size_t)row * stride, stride,
+                               0, (size_t)operand->cols * element, (size_t)n_rows, lane->stream));
+}
+
 static void copy_out(struct lane *lane, const struct bound_plan *bound, int output, int64_t row,
                      int64_t n_rows, void *rows) {
   const struct operand *operand = &bound->plan->outputs[output];
@@ -152,6 +161,7 @@ const struct backend_ops backend_cuda = {
     .prepare = cuda_prepare,
     .lane_close = cuda_lane_close,
     .copy_in = copy_in,
+    .zero_in = zero_in,
     .copy_out = copy_out,
     .run = run,
     .submit = submit,
