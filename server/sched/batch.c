@@ -40,21 +40,29 @@ static struct sums prefix_take(const struct batch_item *items, int32_t n_items,
   return sums;
 }
 
+// The last moment at which the nearest deadline can still be kept.
+static int64_t latest_start(const struct sums *sums, const struct pace *pace) {
+  if (sums->deadline_ns == CLOCK_NEVER) return CLOCK_NEVER;
+  return sums->deadline_ns - (pace ? pace_estimate_ns(pace, sums->tokens) : 0);
+}
+
 struct batch_choice batch_choose(const struct batch_item *items, int32_t n_items,
-                                 const struct batch_rule *rule, double ns_per_token, bool hurry,
+                                 const struct batch_rule *rule, const struct pace *pace, bool hurry,
                                  int64_t now_ns) {
   struct sums sums = prefix_take(items, n_items, rule);
-  if (sums.full) return (struct batch_choice){.n = sums.n, .close = CLOSE_FULL};
-  if (hurry || rule->max_delay_ns <= 0)
-    return (struct batch_choice){.n = sums.n, .close = CLOSE_IDLE};
-
+  struct batch_choice choice = {
+      .n = sums.n, .n_tokens = sums.tokens, .latest_ns = latest_start(&sums, pace)};
   int64_t due_ns = sums.oldest_ns + rule->max_delay_ns;
-  if (now_ns >= due_ns) return (struct batch_choice){.n = sums.n, .close = CLOSE_DELAY};
-
-  // The last moment at which the nearest deadline can still be kept.
-  int64_t latest_ns = CLOCK_NEVER;
-  if (sums.deadline_ns != CLOCK_NEVER)
-    latest_ns = sums.deadline_ns - (int64_t)(ns_per_token * (double)sums.tokens);
-  if (now_ns >= latest_ns) return (struct batch_choice){.n = sums.n, .close = CLOSE_DEADLINE};
-  return (struct batch_choice){.n = 0, .wait_until_ns = due_ns < latest_ns ? due_ns : latest_ns};
+  if (sums.full)
+    choice.close = CLOSE_FULL;
+  else if (hurry || rule->max_delay_ns <= 0)
+    choice.close = CLOSE_IDLE;
+  else if (now_ns >= due_ns)
+    choice.close = CLOSE_DELAY;
+  else if (now_ns >= choice.latest_ns)
+    choice.close = CLOSE_DEADLINE;
+  else
+    return (struct batch_choice){
+        .n = 0, .wait_until_ns = due_ns < choice.latest_ns ? due_ns : choice.latest_ns};
+  return choice;
 }

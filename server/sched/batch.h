@@ -7,6 +7,7 @@
 #ifndef SCHED_BATCH_H
 #define SCHED_BATCH_H
 
+#include "sched/pace.h"
 #include "sched/request.h"
 
 // A request without a deadline is ordered as if it had to be done this long after it was admitted,
@@ -27,16 +28,18 @@ struct batch_choice {
   int32_t n;              // how many of the first items run now; 0: wait
   enum batch_close close; // n > 0
   int64_t wait_until_ns;  // n == 0: ask again then, or when something arrives
+  int64_t n_tokens;       // n > 0: of those items
+  int64_t latest_ns; // n > 0: started later it would miss a deadline; CLOCK_NEVER: there is none
 };
 
 int64_t batch_urgency(int64_t admitted_ns, int64_t deadline_ns);
 
 // `items` [n_items >= 1] in order of urgency, nothing cancelled or expired among them. The device
-// is free now. `ns_per_token` estimates a run, so that a waiting batch starts in time for the
-// nearest deadline; `hurry` (draining) forbids waiting. An item that alone passes the limits still
-// runs, alone: admission is where it is refused.
+// is free now. `pace` (NULL: nothing known) estimates a run, so that a waiting batch starts in time
+// for the nearest deadline; `hurry` (draining) forbids waiting. An item that alone passes the
+// limits still runs, alone: admission is where it is refused.
 struct batch_choice batch_choose(const struct batch_item *items, int32_t n_items,
-                                 const struct batch_rule *rule, double ns_per_token, bool hurry,
+                                 const struct batch_rule *rule, const struct pace *pace, bool hurry,
                                  int64_t now_ns);
 
 #endif

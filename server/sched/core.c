@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define CORE_POLL_NS                                                                               \
-  (20 * NS_PER_US) // how often an asynchronous device is asked while a batch runs
 #define CORE_MAX_LANES 8
 
 // One batch in flight.
@@ -23,6 +21,7 @@ struct work {
   int32_t n_requests;
   uint8_t outputs;
   enum batch_close close;
+  struct pace_run run;
   bool busy;
 };
 
@@ -31,6 +30,7 @@ struct core {
   struct queues queues;
   struct work works[CORE_MAX_LANES];
   int n_works;
+  int32_t small_tokens; // the device's
   bool hurry;
   _Atomic bool lost;
   struct batch_item items[LIMIT_BATCH_REQUESTS + 1]; // the snapshot that the batcher sees
@@ -51,8 +51,9 @@ enum status core_open(const struct core_options *options, struct core **out, str
   if (!core) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the scheduler");
   core->options = *options;
   if (!core->options.now) core->options.now = clock_real;
-  bool async = options->backend->caps(options->device)->async;
-  int lanes = !async ? 1 : options->lanes < CORE_MAX_LANES ? options->lanes : CORE_MAX_LANES;
+  const struct device_caps *caps = options->backend->caps(options->device);
+  core->small_tokens = caps->small_tokens;
+  int lanes = !caps->async ? 1 : options->lanes < CORE_MAX_LANES ? options->lanes : CORE_MAX_LANES;
   enum status status = STATUS_OK;
   for (; status == STATUS_OK && core->n_works < lanes; core->n_works++) {
     struct work *work = &core->works[core->n_works];
@@ -232,15 +233,15 @@ static void batch_metrics(const struct work *work) {
 }
 
 static void work_finish(struct core *core, struct work *work, const struct lane_times *times) {
-  double ns =
-      (double)(times->copy_in_ns + times->compute_ns + times->copy_out_ns) / (double)work->n_tokens;
   struct queue *queue = work->queue;
-  queue->ns_per_token = queue->ns_per_token > 0 ? 0.8 * queue->ns_per_token + 0.2 * ns : ns;
   batch_metrics(work);
   struct traffic_total total = {0};
-  if (needs_steps(queue->model, queue->fusion, work->outputs))
+  if (needs_steps(queue->model, queue->fusion, work->outputs)) {
+    pace_learn(&queue->pace, work->n_tokens,
+               times->copy_in_ns + times->compute_ns + times->copy_out_ns);
     total = plan_traffic(queue->model->plans[queue->fusion], work->outputs, work->n_tokens,
                          work->n_seqs, work->sum_sq);
+  }
   work->busy = false;
   for (struct request *request = work->first, *next; request; request = next) {
     next = request->next;
@@ -337,6 +338,9 @@ static void work_start(struct core *core, struct work *work, struct queue *queue
   work->busy = true;
   work_sum(work);
   work_stamp(work);
+  work->run = (struct pace_run){work->began_ns,
+                                work->began_ns + pace_estimate_ns(&queue->pace, work->n_tokens),
+                                work->n_tokens};
   enum status status = work_run(core, work);
   if (status != STATUS_OK) {
     work_fail(core, work, status);
@@ -348,6 +352,31 @@ static void work_start(struct core *core, struct work *work, struct queue *queue
 }
 
 // ---- choosing ----
+// All that runs as one: its tokens, and the end that comes first. False: nothing runs.
+static bool running(const struct core *core, struct pace_run *all) {
+  *all = (struct pace_run){.expect_ns = CLOCK_NEVER, .began_ns = CLOCK_NEVER};
+  for (int i = 0; i < core->n_works; i++) {
+    const struct work *work = &core->works[i];
+    if (!work->busy) continue;
+    all->tokens += work->run.tokens;
+    if (work->run.began_ns < all->began_ns) all->began_ns = work->run.began_ns;
+    if (work->run.expect_ns < all->expect_ns) all->expect_ns = work->run.expect_ns;
+  }
+  return all->expect_ns != CLOCK_NEVER;
+}
+
+// A batch that is neither full nor pressed for time waits for the one that runs (sched/pace).
+static struct batch_choice hold(const struct core *core, struct batch_choice choice,
+                                int64_t now_ns) {
+  struct pace_run all;
+  if (choice.n == 0 || choice.close == CLOSE_FULL || choice.close == CLOSE_DEADLINE) return choice;
+  if (!running(core, &all)) return choice;
+  int64_t start_ns = pace_start_ns(&all, choice.n_tokens, core->small_tokens);
+  if (choice.latest_ns < start_ns) start_ns = choice.latest_ns;
+  if (start_ns <= now_ns) return choice;
+  return (struct batch_choice){.wait_until_ns = start_ns};
+}
+
 // The queue's choice now. Its head is rid of cancelled and expired requests first, so that they
 // never count.
 static struct batch_choice queue_choose(struct core *core, struct queue *queue, int64_t now_ns) {
@@ -365,7 +394,9 @@ static struct batch_choice queue_choose(struct core *core, struct queue *queue, 
        request = request->next)
     core->items[n++] = (struct batch_item){request->n_tokens, request->n_seqs,
                                            request->t_ns[STAGE_ADMITTED], request->deadline_ns};
-  return batch_choose(core->items, n, &rule, queue->ns_per_token, core->hurry, now_ns);
+  struct batch_choice choice =
+      batch_choose(core->items, n, &rule, &queue->pace, core->hurry, now_ns);
+  return hold(core, choice, now_ns);
 }
 
 // Among the queues that may run now, the one whose head is most urgent; *wait_ns: the nearest time
@@ -389,23 +420,27 @@ static struct queue *queue_pick(struct core *core, int64_t now_ns, struct batch_
   return picked;
 }
 
-static struct work *work_free(struct core *core, bool *any_busy) {
-  struct work *vacant = NULL;
-  *any_busy = false;
+static struct work *work_free(struct core *core) {
+  for (int i = 0; i < core->n_works; i++)
+    if (!core->works[i].busy) return &core->works[i];
+  return NULL;
+}
+
+// When to ask again after the batches that run.
+static int64_t look_ns(const struct core *core, int64_t now_ns) {
+  int64_t first_ns = CLOCK_NEVER;
   for (int i = 0; i < core->n_works; i++) {
-    if (core->works[i].busy)
-      *any_busy = true;
-    else if (!vacant)
-      vacant = &core->works[i];
+    if (!core->works[i].busy) continue;
+    int64_t at_ns = pace_look_ns(&core->works[i].run, now_ns);
+    if (at_ns < first_ns) first_ns = at_ns;
   }
-  return vacant;
+  return first_ns;
 }
 
 int64_t core_step(struct core *core, int64_t now_ns) {
   for (int i = 0; i < core->n_works; i++)
     if (core->works[i].busy) work_poll(core, &core->works[i]);
-  bool any_busy;
-  struct work *work = work_free(core, &any_busy);
+  struct work *work = work_free(core);
   int64_t wait_ns = CLOCK_NEVER;
   if (core_lost(core)) {
     fail_waiting(core);
@@ -417,11 +452,10 @@ int64_t core_step(struct core *core, int64_t now_ns) {
       if (core_lost(core)) fail_waiting(core);
       if (core->queues.n_waiting > 0)
         wait_ns = now_ns; // one batch a step: newcomers are looked at in between
-      work_free(core, &any_busy);
     }
   }
-  if (any_busy && wait_ns > now_ns + CORE_POLL_NS) wait_ns = now_ns + CORE_POLL_NS;
-  return wait_ns;
+  int64_t at_ns = look_ns(core, now_ns);
+  return at_ns < wait_ns ? at_ns : wait_ns;
 }
 
 void core_hurry(struct core *core) {

@@ -35,7 +35,7 @@ void core_add(struct core *core, struct request *request);
 void core_sweep(struct core *core, int64_t now_ns);
 // Collects finished batches and starts what may start. Returns when it wants to be called again at
 // the latest (even if nothing is added): a time that has passed means at once, CLOCK_NEVER that
-// there is nothing to wait for.
+// there is nothing to wait for; within PACE_AWAKE_NS, as soon as may be, without sleeping.
 int64_t core_step(struct core *core, int64_t now_ns);
 void core_hurry(struct core *core);      // from now on no batch waits for company
 bool core_idle(const struct core *core); // nothing waits, nothing runs

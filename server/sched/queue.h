@@ -10,7 +10,7 @@ struct queue {
   enum fusion_mode fusion;
   struct request *first, *last;
   int32_t n;
-  double ns_per_token; // moving average of runs; 0 before the first
+  struct pace pace; // what its batches took
 };
 
 // Every pair of a model and a mode, twice over: while a model is replaced both generations may have

@@ -18,7 +18,7 @@ static void an_eager_batch_takes_all_that_wait(void **state) {
   (void)state;
   struct batch_item items[] = {item(7, 0, CLOCK_NEVER), item(90, 0, CLOCK_NEVER),
                                item(1, 0, CLOCK_NEVER)};
-  struct batch_choice choice = batch_choose(items, 3, &eager, 0, false, 0);
+  struct batch_choice choice = batch_choose(items, 3, &eager, NULL, false, 0);
   assert_int_equal(choice.n, 3);
   assert_int_equal(choice.close, CLOSE_IDLE);
 }
@@ -27,11 +27,11 @@ static void tokens_fill_a_batch(void **state) {
   (void)state;
   struct batch_item items[] = {item(60, 0, CLOCK_NEVER), item(41, 0, CLOCK_NEVER),
                                item(1, 0, CLOCK_NEVER)};
-  struct batch_choice choice = batch_choose(items, 3, &rule, 0, false, 0);
+  struct batch_choice choice = batch_choose(items, 3, &rule, NULL, false, 0);
   assert_int_equal(choice.n, 1); // the third would fit, but nothing overtakes
   assert_int_equal(choice.close, CLOSE_FULL);
   items[1].n_tokens = 40; // exactly full
-  choice = batch_choose(items, 2, &rule, 0, false, 0);
+  choice = batch_choose(items, 2, &rule, NULL, false, 0);
   assert_int_equal(choice.n, 2);
   assert_int_equal(choice.close, CLOSE_FULL);
 }
@@ -41,9 +41,9 @@ static void requests_fill_a_batch(void **state) {
   struct batch_item items[6];
   for (int i = 0; i < 6; i++)
     items[i] = item(1, 0, CLOCK_NEVER);
-  assert_int_equal(batch_choose(items, 6, &rule, 0, false, 0).n, 4);
-  assert_int_equal(batch_choose(items, 6, &rule, 0, false, 0).close, CLOSE_FULL);
-  assert_int_equal(batch_choose(items, 4, &rule, 0, false, 0).close, CLOSE_FULL);
+  assert_int_equal(batch_choose(items, 6, &rule, NULL, false, 0).n, 4);
+  assert_int_equal(batch_choose(items, 6, &rule, NULL, false, 0).close, CLOSE_FULL);
+  assert_int_equal(batch_choose(items, 4, &rule, NULL, false, 0).close, CLOSE_FULL);
 }
 
 static void sequences_fill_a_batch(void **state) {
@@ -51,7 +51,7 @@ static void sequences_fill_a_batch(void **state) {
   struct batch_item items[] = {item(1, 0, CLOCK_NEVER), item(1, 0, CLOCK_NEVER)};
   items[0].n_seqs = 6;
   items[1].n_seqs = 5;
-  struct batch_choice choice = batch_choose(items, 2, &rule, 0, false, 0);
+  struct batch_choice choice = batch_choose(items, 2, &rule, NULL, false, 0);
   assert_int_equal(choice.n, 1);
   assert_int_equal(choice.close, CLOSE_FULL);
 }
@@ -59,17 +59,17 @@ static void sequences_fill_a_batch(void **state) {
 static void an_item_over_the_limits_runs_alone(void **state) {
   (void)state;
   struct batch_item items[] = {item(1000, 0, CLOCK_NEVER), item(1, 0, CLOCK_NEVER)};
-  assert_int_equal(batch_choose(items, 2, &rule, 0, false, 0).n, 1);
-  assert_int_equal(batch_choose(items, 1, &rule, 0, false, 0).n, 1);
+  assert_int_equal(batch_choose(items, 2, &rule, NULL, false, 0).n, 1);
+  assert_int_equal(batch_choose(items, 1, &rule, NULL, false, 0).n, 1);
 }
 
 static void a_small_batch_waits_for_company_until_the_oldest_has_waited_enough(void **state) {
   (void)state;
   struct batch_item items[] = {item(1, 3 * MS, CLOCK_NEVER), item(1, 2 * MS, CLOCK_NEVER)};
-  struct batch_choice choice = batch_choose(items, 2, &rule, 0, false, 4 * MS);
+  struct batch_choice choice = batch_choose(items, 2, &rule, NULL, false, 4 * MS);
   assert_int_equal(choice.n, 0);
   assert_int_equal(choice.wait_until_ns, 7 * MS); // the second item is the older one
-  choice = batch_choose(items, 2, &rule, 0, false, 7 * MS);
+  choice = batch_choose(items, 2, &rule, NULL, false, 7 * MS);
   assert_int_equal(choice.n, 2);
   assert_int_equal(choice.close, CLOSE_DELAY);
 }
@@ -77,11 +77,12 @@ static void a_small_batch_waits_for_company_until_the_oldest_has_waited_enough(v
 static void a_deadline_ends_the_wait_early_enough_to_run(void **state) {
   (void)state;
   struct batch_item items[] = {item(10, 0, 4 * MS)};
-  double ns_per_token = 0.1 * MS; // a run of 1 ms
-  struct batch_choice choice = batch_choose(items, 1, &rule, ns_per_token, false, 1 * MS);
+  struct pace pace = {0};
+  pace_learn(&pace, 10, 1 * MS);
+  struct batch_choice choice = batch_choose(items, 1, &rule, &pace, false, 1 * MS);
   assert_int_equal(choice.n, 0);
   assert_int_equal(choice.wait_until_ns, 3 * MS);
-  choice = batch_choose(items, 1, &rule, ns_per_token, false, 3 * MS);
+  choice = batch_choose(items, 1, &rule, &pace, false, 3 * MS);
   assert_int_equal(choice.n, 1);
   assert_int_equal(choice.close, CLOSE_DEADLINE);
 }
@@ -89,7 +90,7 @@ static void a_deadline_ends_the_wait_early_enough_to_run(void **state) {
 static void draining_does_not_wait(void **state) {
   (void)state;
   struct batch_item items[] = {item(1, 0, CLOCK_NEVER)};
-  struct batch_choice choice = batch_choose(items, 1, &rule, 0, true, 0);
+  struct batch_choice choice = batch_choose(items, 1, &rule, NULL, true, 0);
   assert_int_equal(choice.n, 1);
   assert_int_equal(choice.close, CLOSE_IDLE);
 }
@@ -115,8 +116,9 @@ static void any_choice_keeps_the_rule(void **state) {
                test_random() % 2 ? CLOCK_NEVER : now_ns + 1 + (int64_t)(test_random() % 20) * MS);
       items[i].n_seqs = 1 + (int32_t)(test_random() % 5);
     }
-    struct batch_choice choice =
-        batch_choose(items, n, &rule, (double)(test_random() % MS), false, now_ns);
+    struct pace pace = {0};
+    pace_learn(&pace, 1, 1 + (int64_t)(test_random() % MS));
+    struct batch_choice choice = batch_choose(items, n, &rule, &pace, false, now_ns);
     assert_in_range(choice.n, 0, n);
     if (choice.n == 0) {
       assert_true(choice.wait_until_ns > now_ns); // a wait that is over would spin
