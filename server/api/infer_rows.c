@@ -57,7 +57,7 @@ static bool layout_fill(const struct model *model, const struct infer_shape *sha
                         const struct request *request, struct layout *layout) {
   int mask = input_with_role(model, ROLE_MASK), lengths = input_with_role(model, ROLE_LENGTHS);
   bool ok = true;
-  layout->bytes = 0;
+  *layout = (struct layout){0};
   layout->sparse = (mask >= 0 && shape->wire_index[mask] >= 0) ||
                    (lengths >= 0 && shape->wire_index[lengths] >= 0);
   for (int32_t i = 0; !shape->raw && i < model->n_inputs; i++) {
