@@ -10,9 +10,13 @@ pkg_check_modules(MICROHTTPD REQUIRED IMPORTED_TARGET libmicrohttpd)
 pkg_check_modules(OPENSSL REQUIRED IMPORTED_TARGET openssl)
 find_program(PROTOC_C NAMES protoc-c REQUIRED)
 
-# oneDNN has no pkg-config file in Debian; 2.6 and 3.x both work (kernels/cpu/onednn.c).
-find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h HINTS ${DNNL_ROOT}/include REQUIRED)
-find_library(DNNL_LIBRARY NAMES dnnl HINTS ${DNNL_ROOT}/lib REQUIRED)
+# oneDNN has no pkg-config file in Debian; 2.6 and 3.x both work (kernels/cpu/onednn.c). Without it the CPU's products are
+# our own alone: as fast on AVX-512, slower on AVX2, and bf16 needs AMX. A GPU host's package does without its 40 MB.
+option(FUSEWIRE_ONEDNN "CPU products by oneDNN where our own are not faster" ON)
 add_library(fw_dnnl INTERFACE)
-target_include_directories(fw_dnnl SYSTEM INTERFACE "${DNNL_INCLUDE_DIR}")
-target_link_libraries(fw_dnnl INTERFACE "${DNNL_LIBRARY}")
+if(FUSEWIRE_ONEDNN)
+  find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h HINTS ${DNNL_ROOT}/include REQUIRED)
+  find_library(DNNL_LIBRARY NAMES dnnl HINTS ${DNNL_ROOT}/lib REQUIRED)
+  target_include_directories(fw_dnnl SYSTEM INTERFACE "${DNNL_INCLUDE_DIR}")
+  target_link_libraries(fw_dnnl INTERFACE "${DNNL_LIBRARY}")
+endif()

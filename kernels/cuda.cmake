@@ -39,17 +39,3 @@ add_library(fw_kernels_cuda STATIC ${cuda_c} "${CMAKE_CURRENT_BINARY_DIR}/row_pr
   $<TARGET_OBJECTS:fw_cuda_sm90> $<TARGET_OBJECTS:fw_cuda_portable>)
 target_include_directories(fw_kernels_cuda SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
 target_link_libraries(fw_kernels_cuda PUBLIC fw_kernels_common CUDA::cudart_static PkgConfig::OPENSSL ${CMAKE_DL_LIBS})
-
-file(GLOB cuda_bench CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/bench/gpu/bench_*.c")
-foreach(source ${cuda_bench})
-  get_filename_component(name ${source} NAME_WE)
-  add_executable(cuda_${name} ${source})
-  target_include_directories(cuda_${name} PRIVATE "${CMAKE_SOURCE_DIR}/tests")
-  target_link_libraries(cuda_${name} PRIVATE fw_kernels_cuda)
-endforeach()
-if(TARGET cuda_bench_gemm)
-  target_link_libraries(cuda_bench_gemm PRIVATE CUDA::cublasLt)
-endif()
-if(TARGET cuda_bench_plan) # whole plans: the back end with its kernels
-  target_link_libraries(cuda_bench_plan PRIVATE fw_backend)
-endif()

@@ -1,15 +1,29 @@
-# ./dev package : dist/fusewire-<version>-<arch>/ and a .tar.gz of it. bin/ finds lib/ by $ORIGIN, so the tree runs from
-# any place on any host whose glibc is not older than this one's. The C library and what belongs to the host's kernel
-# and drivers are not bundled.
-FW_NOT_BUNDLED='^(ld-linux|libc|libm|libdl|libpthread|librt|libresolv|libutil|libcuda|libnvidia-ml)[-.]'
+# ./dev package [cuda] : dist/fusewire-<version>-<arch>/ and a .tar.gz of it. bin/ finds lib/ by $ORIGIN, so the tree runs from
+# any place on any host whose glibc is not older than this one's. The C library, what belongs to the host's kernel and
+# drivers, and CUDA's own libraries are not bundled.
+#
+# `cuda` is for a host with a GPU: fusewired with the CUDA back end and without oneDNN, and beside it, in libexec/, the
+# programs that need a device (tests and benches), with the scripts that run them. It wants of the host: NVIDIA's driver,
+# libnvrtc.so.13 (generated kernels) and libcublasLt.so.13 (without it products are our own); Python 3 for the scripts.
+FW_NOT_BUNDLED='^(ld-linux|libc|libm|libdl|libpthread|librt|libresolv|libutil|libcuda|libnvidia-ml|libcublas|libcublasLt|libnvrtc|libcupti)[-.]'
 
 cmd_package() {
+  local what=${1:-cpu} tree
   need_packages "${PACKAGES_PACKAGE[@]}"
-  build_preset release
-  local tree
-  tree=$FW_ROOT/dist/fusewire-$(package_version)-$(uname -m)
-  say "packaging ${tree#"$FW_ROOT"/}"
-  package_tree "$tree"
+  case $what in
+    cpu)
+      tree=$FW_ROOT/dist/fusewire-$(package_version)-$(uname -m)
+      build_preset release
+      package_tree "$tree" "$FW_ROOT/build/release"
+      ;;
+    cuda)
+      tree=$FW_ROOT/dist/fusewire-cuda-$(package_version)-$(uname -m)
+      build_preset cuda
+      package_tree "$tree" "$FW_ROOT/build/cuda"
+      package_device_programs "$tree" "$FW_ROOT/build/cuda"
+      ;;
+    *) die "which one? ./dev package [cuda]" ;;
+  esac
   package_check "$tree"
   tar -C "$(dirname "$tree")" -czf "$tree.tar.gz" "$(basename "$tree")"
   say "package: $(du -sh "$tree" | cut -f1), archive $(du -sh "$tree.tar.gz" | cut -f1)"
@@ -18,14 +32,31 @@ cmd_package() {
 package_version() { sed -n 's/^project(fusewire VERSION \([0-9.]*\).*/\1/p' "$FW_ROOT/CMakeLists.txt"; }
 
 package_tree() {
-  local tree=$1
+  local tree=$1 build=$2
+  say "packaging ${tree#"$FW_ROOT"/}"
   rm -rf "$tree"
   mkdir -p "$tree/bin" "$tree/lib"
-  cp "$FW_ROOT/build/release/server/fusewired" "$FW_ROOT/build/release/client/fusewire" "$tree/bin/"
+  cp "$build/server/fusewired" "$build/client/fusewire" "$tree/bin/"
   strip "$tree/bin/fusewired" "$tree/bin/fusewire"
   bundle_libraries "$tree" "$tree/bin/fusewired" "$tree/bin/fusewire"
   cp -r "$FW_ROOT/config" "$FW_ROOT/examples" "$tree/"
   cp "$FW_ROOT/README.md" "$tree/" 2>/dev/null || true
+}
+
+# What tests and measures on a GPU: programs in libexec/, scripts and what they read at the places that they have in the sources.
+package_device_programs() {
+  local tree=$1 build=$2 program
+  mkdir -p "$tree/libexec" "$tree/tests/kernels" "$tree/bench/peers"
+  for program in "$build"/tests/kernels/cuda/cuda_test_* "$build"/tests/backend_test_cuda_* "$build"/bench/gpu/cuda_bench_*; do
+    [ -f "$program" ] && [ -x "$program" ] || continue
+    strip -o "$tree/libexec/$(basename "$program")" "$program"
+  done
+  bundle_libraries "$tree" "$tree"/libexec/*
+  cp -r "$FW_ROOT/tests/harness" "$FW_ROOT/tests/e2e" "$FW_ROOT/tests/golden" "$tree/tests/"
+  cp "$FW_ROOT"/tests/kernels/*.sh "$tree/tests/kernels/"
+  cp "$FW_ROOT"/bench/gpu.* "$tree/bench/"
+  cp "$FW_ROOT"/bench/peers/gpu.py "$tree/bench/peers/"
+  find "$tree" -name __pycache__ -prune -exec rm -rf {} +
 }
 
 # bundle_libraries TREE BINARY... : every shared library they need, transitively, with run paths inside the tree.

@@ -23,6 +23,6 @@ bool onednn_slice_run(const struct onednn_slice *slice, int thread, int32_t rows
                       const float *bias, void *y);
 int64_t onednn_slice_bytes(const struct onednn_slice *slice);
 void onednn_thread_init(void);
-const char *onednn_version(void); // "2.6.3"
+const char *onednn_version(void); // "2.6.3"; NULL where the build has none (onednn_none.c)
 
 #endif

@@ -68,7 +68,7 @@ static bool own_supports(const struct product_spec *spec) {
 static enum product_kind choose(const struct product_spec *spec) {
   if (spec->kind == PRODUCT_LIBRARY || !own_supports(spec)) return PRODUCT_LIBRARY;
   if (spec->kind == PRODUCT_OWN) return PRODUCT_OWN;
-  return spec->ops->isa >= CPU_AVX512 ? PRODUCT_OWN : PRODUCT_LIBRARY;
+  return spec->ops->isa >= CPU_AVX512 || !onednn_version() ? PRODUCT_OWN : PRODUCT_LIBRARY;
 }
 
 static bool pack_own(struct product *p, struct slice *s, const void *rows) {
