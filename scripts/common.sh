@@ -13,6 +13,32 @@ die() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# with_progress LOG COMMAND... : its output goes to LOG; on the screen stands, or is printed every 20 s, the last line.
+# The command runs in the foreground, so that Ctrl-C ends it and sudo may ask.
+with_progress() {
+  local log=$1 ticker code=0
+  shift
+  : >"$log"
+  progress_ticks "$log" $$ &
+  ticker=$!
+  "$@" >"$log" 2>&1 || code=$?
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
+  [ ! -t 2 ] || printf '\r\033[K' >&2
+  return "$code"
+}
+
+progress_ticks() {
+  local log=$1 parent=$2 ticks=0
+  while sleep 0.5 && kill -0 "$parent" 2>/dev/null; do
+    if [ -t 2 ]; then
+      printf '\r    %.100s\033[K' "$(tail -n 1 "$log" | tr -cd '[:print:]')" >&2
+    elif ((++ticks % 40 == 0)); then
+      note "$(tail -n 1 "$log" | tr -cd '[:print:]' | cut -c 1-100)"
+    fi
+  done
+}
+
 # --- Debian and Ubuntu packages ------------------------------------------------------------------
 PACKAGES_BUILD=(build-essential cmake ninja-build pkg-config ccache libuv1-dev libnghttp2-dev
   libprotobuf-c-dev protobuf-c-compiler libyaml-dev libssl-dev libdnnl-dev libjansson-dev
@@ -28,6 +54,13 @@ PACKAGES_RPC_BENCH=(g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf
 
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# Asks for sudo's password, if it wants one, before anything writes to a log; says what to do where there is no way.
+need_root() {
+  [ "$(id -u)" = 0 ] || { have sudo && sudo env true; } ||
+    die "installing needs root, or a user that may sudo. Have this done as root, then run ./dev again:
+    apt-get update && apt-get install -y --no-install-recommends $*"
 }
 
 package_installed() {
@@ -62,12 +95,12 @@ try_packages() {
 }
 
 apt_install() {
-  local log=$FW_CACHE/apt.log
-  if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >"$log" 2>&1; then
+  local log=$FW_CACHE/apt.log install=(as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends)
+  need_root "$@"
+  if ! with_progress "$log" "${install[@]}" "$@"; then
     note "refreshing the package lists first"
-    as_root apt-get update >"$log" 2>&1 || { tail -n 20 "$log" >&2; die "apt-get update failed"; }
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >"$log" 2>&1 ||
-      { tail -n 20 "$log" >&2; die "apt-get install failed: $*"; }
+    with_progress "$log" as_root apt-get update || { tail -n 20 "$log" >&2; die "apt-get update failed"; }
+    with_progress "$log" "${install[@]}" "$@" || { tail -n 20 "$log" >&2; die "apt-get install failed: $*"; }
   fi
 }
 
@@ -145,7 +178,7 @@ try_nvcc() {
 # --- builds ---------------------------------------------------------------------------------------
 # build_preset PRESET [target...] : configure once, build; output only when it fails.
 build_preset() {
-  local preset=$1 dir=$FW_ROOT/build/$1 log=$FW_CACHE/build-$1.log
+  local preset=$1 log=$FW_CACHE/build-$1.log
   shift
   need_packages "${PACKAGES_BUILD[@]}"
   local options=("-DFUSEWIRE_PYTHON=$FW_PYTHON")
@@ -156,9 +189,17 @@ build_preset() {
     have ccache && options+=(-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   fi
   say "building preset $preset"
-  if ! (cd "$FW_ROOT" && cmake --preset "$preset" "${options[@]}" >"$log" 2>&1 &&
-    cmake --build "$dir" -j "$FW_JOBS" ${1:+--target "$@"} >>"$log" 2>&1); then
+  if ! with_progress "$log" configure_and_build "$preset" "${options[@]}" -- "$@"; then
     grep -E 'error|FAILED|warning' -A6 "$log" | head -n 60 >&2
     die "the $preset build failed; the whole log is ${log#"$FW_ROOT"/}"
   fi
+}
+
+# configure_and_build PRESET [cmake option...] -- [target...]
+configure_and_build() {
+  local preset=$1 options=()
+  shift
+  while [ "$1" != -- ]; do options+=("$1") && shift; done
+  shift
+  (cd "$FW_ROOT" && cmake --preset "$preset" "${options[@]}" && cmake --build "build/$preset" -j "$FW_JOBS" ${1:+--target "$@"})
 }
