@@ -329,18 +329,42 @@ static enum status work_run(struct core *core, struct work *work) {
   return STATUS_OK;
 }
 
+// All that runs as one: its tokens, the first and the last end. False: nothing runs.
+static bool running(const struct core *core, struct pace_run *all, int64_t *last_ns) {
+  *all = (struct pace_run){.expect_ns = CLOCK_NEVER, .began_ns = CLOCK_NEVER};
+  *last_ns = 0;
+  for (int i = 0; i < core->n_works; i++) {
+    const struct pace_run *run = &core->works[i].run;
+    if (!core->works[i].busy) continue;
+    all->tokens += run->tokens;
+    if (run->began_ns < all->began_ns) all->began_ns = run->began_ns;
+    if (run->expect_ns < all->expect_ns) all->expect_ns = run->expect_ns;
+    if (run->expect_ns > *last_ns) *last_ns = run->expect_ns;
+  }
+  return all->tokens > 0;
+}
+
+// A batch that does not fit beside what runs begins in earnest when that has ended.
+static struct pace_run expectation(const struct core *core, const struct work *work) {
+  struct pace_run all;
+  int64_t estimate_ns = pace_estimate_ns(&work->queue->pace, work->n_tokens);
+  int64_t from_ns = work->began_ns, last_ns;
+  bool behind = running(core, &all, &last_ns) && all.tokens + work->n_tokens > core->small_tokens &&
+                last_ns > from_ns;
+  return (struct pace_run){work->began_ns, (behind ? last_ns : from_ns) + estimate_ns,
+                           work->n_tokens};
+}
+
 static void work_start(struct core *core, struct work *work, struct queue *queue,
                        struct batch_choice choice) {
   work->queue = queue;
   work->close = choice.close;
   work->first = queue_pop(queue, &core->queues, choice.n);
   work->began_ns = now(core);
-  work->busy = true;
   work_sum(work);
   work_stamp(work);
-  work->run = (struct pace_run){work->began_ns,
-                                work->began_ns + pace_estimate_ns(&queue->pace, work->n_tokens),
-                                work->n_tokens};
+  work->run = expectation(core, work);
+  work->busy = true;
   enum status status = work_run(core, work);
   if (status != STATUS_OK) {
     work_fail(core, work, status);
@@ -352,25 +376,13 @@ static void work_start(struct core *core, struct work *work, struct queue *queue
 }
 
 // ---- choosing ----
-// All that runs as one: its tokens, and the end that comes first. False: nothing runs.
-static bool running(const struct core *core, struct pace_run *all) {
-  *all = (struct pace_run){.expect_ns = CLOCK_NEVER, .began_ns = CLOCK_NEVER};
-  for (int i = 0; i < core->n_works; i++) {
-    const struct work *work = &core->works[i];
-    if (!work->busy) continue;
-    all->tokens += work->run.tokens;
-    if (work->run.began_ns < all->began_ns) all->began_ns = work->run.began_ns;
-    if (work->run.expect_ns < all->expect_ns) all->expect_ns = work->run.expect_ns;
-  }
-  return all->expect_ns != CLOCK_NEVER;
-}
-
 // A batch that is neither full nor pressed for time waits for the one that runs (sched/pace).
 static struct batch_choice hold(const struct core *core, struct batch_choice choice,
                                 int64_t now_ns) {
   struct pace_run all;
+  int64_t last_ns;
   if (choice.n == 0 || choice.close == CLOSE_FULL || choice.close == CLOSE_DEADLINE) return choice;
-  if (!running(core, &all)) return choice;
+  if (!running(core, &all, &last_ns)) return choice;
   int64_t start_ns = pace_start_ns(&all, choice.n_tokens, core->small_tokens);
   if (choice.latest_ns < start_ns) start_ns = choice.latest_ns;
   if (start_ns <= now_ns) return choice;

@@ -24,15 +24,20 @@ struct device {
   struct device_caps caps;
   int64_t now_ns;         // the clock
   int64_t run_ns;         // how long a batch takes
+  int64_t token_ns;       // and how much longer by token; then one batch runs after the other,
+  int64_t start_ns;       //   this long after it was launched at the earliest
+  int64_t free_ns;        // when the last of them ends
   enum status run_status; // what run returns
   bool lost;              // poll says so from now on
+  int fail_call;          // the nth call of prepare, run or poll from now on fails; 0: none
+  bool fail_sticky;       // and the device is lost with it
   int32_t max_rows;
-  int n_runs, n_copies_in, n_lanes;
+  int n_runs, n_copies_in, n_lanes, n_prepared;
 };
 struct lane {
   struct device *device;
   int64_t *ids, *bias, *tokens, *sums; // [max_rows], bias and sums [max_rows * 2]
-  int64_t done_ns;
+  int64_t done_ns, ran_ns;
   bool submitted;
 };
 
@@ -84,11 +89,25 @@ static void fake_copy_out(struct lane *lane, const struct bound_plan *bound, int
   (void)bound;
   memcpy(rows, (output == FAKE_TOKENS ? lane->tokens : lane->sums) + row, (size_t)n * 8);
 }
+// Whether this call is the one that fails.
+static bool fake_fails(struct device *device) {
+  if (device->fail_call == 0 || --device->fail_call > 0) return false;
+  if (device->fail_sticky) device->lost = true;
+  return true;
+}
+static enum status fake_prepare(struct lane *lane, struct bound_plan *bound, struct error *err) {
+  (void)bound;
+  lane->device->n_prepared++;
+  if (!fake_fails(lane->device)) return STATUS_OK;
+  return error_set(err, STATUS_RESOURCE_EXHAUSTED, "fake prepare");
+}
 static enum status fake_run(struct lane *lane, const struct bound_plan *bound,
                             const struct batch_geometry *g, uint8_t outputs) {
   (void)bound;
   struct device *device = lane->device;
   device->n_runs++;
+  if (device->lost) return STATUS_UNAVAILABLE;
+  if (fake_fails(device)) return device->lost ? STATUS_UNAVAILABLE : STATUS_INTERNAL;
   if (device->run_status != STATUS_OK) return device->run_status;
   for (int32_t s = 0; s < g->n_seqs; s++) {
     lane->sums[s] = lane->bias[s * 2];
@@ -98,7 +117,12 @@ static enum status fake_run(struct lane *lane, const struct bound_plan *bound,
         lane->tokens[t] = 2 * lane->ids[t] + 1000 * g->positions[t] + lane->bias[s * 2 + 1];
     }
   }
-  if (device->caps.async)
+  if (device->token_ns > 0) {
+    int64_t ready_ns = device->now_ns + device->start_ns;
+    int64_t from_ns = device->free_ns > ready_ns ? device->free_ns : ready_ns;
+    lane->ran_ns = device->run_ns + device->token_ns * g->n_tokens;
+    lane->done_ns = device->free_ns = from_ns + lane->ran_ns;
+  } else if (device->caps.async)
     lane->done_ns = device->now_ns + device->run_ns;
   else
     device->now_ns += device->run_ns;
@@ -108,9 +132,10 @@ static void fake_submit(struct lane *lane) {
   lane->submitted = true;
 }
 static int fake_poll(struct lane *lane, struct lane_times *times) {
+  if (fake_fails(lane->device)) lane->device->lost = true;
   if (lane->device->lost) return -1;
   if (lane->device->caps.async && lane->device->now_ns < lane->done_ns) return 0;
-  *times = (struct lane_times){100, lane->device->run_ns, 200};
+  *times = (struct lane_times){100, lane->ran_ns > 0 ? lane->ran_ns : lane->device->run_ns, 200};
   return 1;
 }
 
@@ -118,6 +143,7 @@ static const struct backend_ops fake_backend = {.name = "fake",
                                                 .probe = fake_probe,
                                                 .caps = fake_caps,
                                                 .lane_open = fake_lane_open,
+                                                .prepare = fake_prepare,
                                                 .lane_close = fake_lane_close,
                                                 .copy_in = fake_copy_in,
                                                 .zero_in = fake_zero_in,

@@ -3,6 +3,7 @@
 #include "harness/cmocka_all.h"
 
 #include "sched/core.h"
+#include "sched/pace.h"
 #include "sim/fake.h"
 
 #define N 16
@@ -231,6 +232,118 @@ static void an_asynchronous_device_has_two_batches_in_flight(void **state) {
   assert_int_equal(fake_device.n_runs, 3);
 }
 
+#define FAKE_COPIES_NS 300 // that fake_poll reports
+
+// One batch of four tokens is known to take a millisecond.
+static void learn_and_run_one(void) {
+  add(0, CLOCK_NEVER);
+  step();
+  fake_device.now_ns += NS_PER_MS;
+  step();
+  assert_int_equal(finished[0], 1);
+  add(1, CLOCK_NEVER);
+  step();
+  assert_int_equal(fake_device.n_runs, 2);
+}
+
+static void a_second_batch_gathers_company_while_one_runs(void **state) {
+  (void)state;
+  open_core(true, 8, 0);
+  learn_and_run_one();
+  add(2, CLOCK_NEVER);
+  fake_device.now_ns += NS_PER_MS / 4;
+  assert_true(step() > fake_device.now_ns);
+  add(3, CLOCK_NEVER);
+  step();
+  assert_int_equal(fake_device.n_runs, 2); // a lane is free, and yet
+  fake_device.now_ns += NS_PER_MS * 3 / 4 + FAKE_COPIES_NS - PACE_LEAD_NS;
+  step();
+  assert_int_equal(fake_device.n_runs, 3); // behind the first, before that has ended
+  assert_int_equal(finished[1], 0);
+  assert_int_equal(requests[2].cost.batch_requests, 2);
+  fake_device.now_ns += 2 * NS_PER_MS;
+  while (!core_idle(core))
+    step();
+  assert_int_equal(requests[3].status, STATUS_OK);
+}
+
+static void a_full_batch_does_not_wait_for_the_running_one(void **state) {
+  (void)state;
+  open_core(true, 2, 0);
+  learn_and_run_one();
+  add(2, CLOCK_NEVER);
+  step();
+  assert_int_equal(fake_device.n_runs, 2);
+  add(3, CLOCK_NEVER);
+  step();
+  assert_int_equal(fake_device.n_runs, 3);
+  fake_device.now_ns += NS_PER_MS;
+  step();
+}
+
+static void a_small_batch_starts_beside_a_small_one(void **state) {
+  (void)state;
+  open_core(true, 8, 0);
+  core_close(core);
+  fake_device.caps.small_tokens = 8;
+  struct core_options options = {.backend = &fake_backend,
+                                 .device = &fake_device,
+                                 .lanes = 3,
+                                 .max_tokens = 64,
+                                 .max_seqs = 64,
+                                 .now = fake_now,
+                                 .finish = on_finish};
+  assert_int_equal(core_open(&options, &core, NULL), STATUS_OK);
+  learn_and_run_one();
+  add(2, CLOCK_NEVER);
+  step();
+  assert_int_equal(fake_device.n_runs, 3);
+  add(3, CLOCK_NEVER); // with it they would be twelve tokens
+  step();
+  assert_int_equal(fake_device.n_runs, 3);
+  fake_device.now_ns += NS_PER_MS;
+  while (!core_idle(core)) {
+    step();
+    fake_device.now_ns += NS_PER_MS / 4;
+  }
+  assert_int_equal(fake_device.n_runs, 4);
+}
+
+static void waiting_for_company_never_costs_a_deadline(void **state) {
+  (void)state;
+  open_core(true, 8, 0);
+  fake_device.run_ns = 10 * NS_PER_MS;
+  add(0, CLOCK_NEVER);
+  step();
+  fake_device.now_ns += 10 * NS_PER_MS;
+  step();
+  add(1, CLOCK_NEVER);
+  step();
+  add(2, fake_device.now_ns + 13 * NS_PER_MS +
+             FAKE_COPIES_NS); // has to start 3 ms from now, or misses it
+  step();
+  assert_int_equal(fake_device.n_runs, 2);
+  fake_device.now_ns += 3 * NS_PER_MS;
+  step();
+  assert_int_equal(fake_device.n_runs, 3);
+  fake_device.now_ns += 10 * NS_PER_MS;
+  while (!core_idle(core))
+    step();
+}
+
+// The scheduler asks to be called without sleeping only around the time that a result is due.
+static void a_long_batch_is_not_watched_from_its_start(void **state) {
+  (void)state;
+  open_core(true, 8, 0);
+  learn_and_run_one();
+  int64_t due_ns = fake_device.now_ns + NS_PER_MS + FAKE_COPIES_NS;
+  assert_int_equal(step(), due_ns - PACE_WAKE_NS);
+  fake_device.now_ns = due_ns - PACE_WAKE_NS;
+  assert_true(step() <= fake_device.now_ns + PACE_AWAKE_NS);
+  fake_device.now_ns += PACE_WAKE_NS;
+  assert_int_equal(step(), CLOCK_NEVER);
+}
+
 static void hurry_ends_waiting(void **state) {
   (void)state;
   open_core(false, 8, NS_PER_S);
@@ -248,11 +361,57 @@ static void warming_runs_every_output_once(void **state) {
   assert_int_equal(core_warm(core, model, FUSION_OFF, NULL), STATUS_OK);
   assert_int_equal(fake_device.n_runs, 1);
   assert_int_equal(fake_device.n_copies_in, 2); // ids and bias; a mask is not copied
+  assert_int_equal(fake_device.n_prepared, 1);
   assert_int_equal(n_order, 0);
   fake_device.run_status = STATUS_INTERNAL;
   struct error err;
   assert_int_equal(core_warm(core, model, FUSION_ON, &err), STATUS_INTERNAL);
   assert_non_null(strstr(err.message, "\"m\""));
+}
+
+static void every_lane_is_prepared_and_warmed(void **state) {
+  (void)state;
+  open_core(true, 8, 0);
+  fake_device.run_ns = 0;
+  assert_int_equal(core_warm(core, model, FUSION_ON, NULL), STATUS_OK);
+  assert_int_equal(fake_device.n_prepared, 2);
+  assert_int_equal(fake_device.n_runs, 2);
+}
+
+// The nth call to the device fails while a model is warmed and then serves three requests: loading
+// says so, or every request has its one answer, and only an error that stays loses the device.
+static void any_failing_call_is_answered_for(void **state) {
+  (void)state;
+  for (int sticky = 0; sticky <= 1; sticky++) {
+    bool fired = true;
+    for (int nth = 1; fired; nth++) {
+      open_core(true, 1, 0);
+      fake_device.run_ns = 0;
+      fake_device.fail_call = nth;
+      fake_device.fail_sticky = sticky != 0;
+      struct error err;
+      enum status status = core_warm(core, model, FUSION_ON, &err);
+      int n_ok = 0;
+      for (int i = 0; i < 3 && status == STATUS_OK; i++)
+        add(i, CLOCK_NEVER);
+      for (int i = 0; i < 20; i++)
+        step();
+      fired = fake_device.fail_call == 0;
+      assert_true(core_idle(core));
+      for (int i = 0; i < 3 && status == STATUS_OK; i++) {
+        assert_int_equal(finished[i], 1);
+        n_ok += requests[i].status == STATUS_OK;
+        if (requests[i].status != STATUS_OK)
+          assert_int_equal(requests[i].status,
+                           core_lost(core) ? STATUS_UNAVAILABLE : STATUS_INTERNAL);
+      }
+      if (!fired) assert_int_equal(n_ok, 3);
+      if (fired && status == STATUS_OK) assert_true(n_ok < 3);
+      if (status != STATUS_OK) assert_int_equal(n_order, 0);
+      close_core(NULL);
+    }
+  }
+  open_core(true, 1, 0);
 }
 
 int main(void) {
@@ -267,6 +426,13 @@ int main(void) {
       cmocka_unit_test_teardown(a_failed_run_fails_its_batch_only, close_core),
       cmocka_unit_test_teardown(a_lost_device_fails_all_unavailable, close_core),
       cmocka_unit_test_teardown(an_asynchronous_device_has_two_batches_in_flight, close_core),
+      cmocka_unit_test_teardown(a_second_batch_gathers_company_while_one_runs, close_core),
+      cmocka_unit_test_teardown(a_full_batch_does_not_wait_for_the_running_one, close_core),
+      cmocka_unit_test_teardown(a_small_batch_starts_beside_a_small_one, close_core),
+      cmocka_unit_test_teardown(waiting_for_company_never_costs_a_deadline, close_core),
+      cmocka_unit_test_teardown(a_long_batch_is_not_watched_from_its_start, close_core),
+      cmocka_unit_test_teardown(every_lane_is_prepared_and_warmed, close_core),
+      cmocka_unit_test_teardown(any_failing_call_is_answered_for, close_core),
       cmocka_unit_test_teardown(hurry_ends_waiting, close_core),
       cmocka_unit_test_teardown(warming_runs_every_output_once, close_core),
   };
