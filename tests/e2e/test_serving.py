@@ -1,18 +1,20 @@
-"""Right answers: every length, mask and batch, fp32 and bf16, fused and unfused, against the double-precision reference."""
+"""Right answers: every length, mask and batch, fp32, bf16 and (on a GPU) fp16, fused and unfused, against the double-precision reference."""
 import os
+import shutil
 import tempfile
 import threading
 import unittest
 
 import numpy as np
-from harness import bert_reference, processor, tiny_bert, triton
+from harness import bert_reference, device, tiny_bert, triton
 from harness.daemon import Daemon
 from harness.run import ROOT
 
 MODELS = os.path.join(ROOT, "tests", "e2e", "models")
 FUSIONS = ("on", "off")
 # Relative L2 against double precision after two layers; one op alone is held to 1e-5 and 8e-3 in tests/kernels.
-TOLERANCE = {"tiny": 2e-6, "tiny-bf16": 2e-2}
+TOLERANCE = {"tiny": 2e-6, "tiny-bf16": 2e-2, "tiny-fp16": 3e-3}
+COSINE = {"fp32": 0.99999, "bf16": 0.999, "fp16": 0.999}  # of MiniLM, against PyTorch in fp32
 COST_KEYS = {"fusion", "device", "queue_us", "copy_in_us", "compute_us", "copy_out_us", "total_us", "batch_requests",
              "batch_tokens", "batch_close", "kernels", "hbm_read_bytes", "hbm_write_bytes", "hbm_unfused_bytes",
              "achieved_gbps"}
@@ -27,13 +29,13 @@ class ServingTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        models = [tiny_bert.write(cls.folder.name)]
-        cls.names = ["tiny"]
-        if processor.has_bf16():
-            models.append(tiny_bert.write(cls.folder.name, "bf16", "tiny-bf16"))
-            cls.names.append("tiny-bf16")
-        else:
-            print("SKIP bf16: this processor has no bf16 products")
+        cls.names, models = [], []
+        for compute, missing in device.computes().items():
+            if missing:
+                print(f"SKIP {compute}: {missing}")
+                continue
+            cls.names.append("tiny" if compute == "fp32" else f"tiny-{compute}")
+            models.append(tiny_bert.write(cls.folder.name, compute, cls.names[-1]))
         cls.reference = bert_reference.BertReference(cls.folder.name)
         cls.daemon = Daemon(models + [f"{MODELS}/{name}.yaml" for name in ("echo", "echo-bf16", "block")]).start()
         cls.client = triton.connect(cls.daemon)
@@ -188,7 +190,7 @@ class ServingTest(unittest.TestCase):
             cost = costs[model, fusion] = triton.parameters(result)
             self.assertEqual(COST_KEYS - cost.keys(), set())
             self.assertEqual(cost["fusion"], fusion)
-            self.assertEqual(cost["device"], "cpu")
+            self.assertEqual(cost["device"], device.name())
             self.assertEqual((cost["batch_requests"], cost["batch_tokens"]), (1, 64))
             self.assertIn(cost["batch_close"], ("full", "delay", "idle", "deadline"))
             parts = sum(cost[f"{part}_us"] for part in ("queue", "copy_in", "compute", "copy_out"))
@@ -259,19 +261,41 @@ class GoldenTest(unittest.TestCase):
 
         with open(os.path.join(ROOT, "tests", "golden", "minilm.json")) as file:
             golden = json.load(file)
-        models = {"minilm": 0.99999}
-        if processor.has_bf16():
-            models["minilm-bf16"] = 0.999
-        with Daemon([os.path.join(ROOT, "config", "models", f"{name}.yaml") for name in models]) as daemon:
+        folder = tempfile.mkdtemp(prefix="fusewire-minilm-")
+        self.addCleanup(shutil.rmtree, folder)
+        computes = [compute for compute, missing in device.computes().items() if not missing]
+        with Daemon([self.write_model(folder, compute) for compute in computes]) as daemon:
             client = triton.connect(daemon)
-            longest = max(map(len, golden["input_ids"]))
-            ids = np.array([row + [0] * (longest - len(row)) for row in golden["input_ids"]], np.int64)
-            mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in golden["input_ids"]], np.int64)
-            for model, least in models.items():
+            for compute in computes:
                 for fusion in FUSIONS:
-                    found = triton.infer(client, model, {"input_ids": ids, "attention_mask": mask},
-                                         ["sentence_embedding"], parameters={"fusion": fusion}).as_numpy("sentence_embedding")
-                    cosine = (found * np.array(golden["sentence_embedding"])).sum(axis=1)
-                    print(f"{model} fusion {fusion}: least cosine against PyTorch {cosine.min():.8f}")
-                    self.assertGreaterEqual(cosine.min(), least)
+                    for how, cosine in (("in one batch", self.cosines(client, golden, compute, fusion, 0)),
+                                        ("alone", self.cosines(client, golden, compute, fusion, 1))):
+                        print(f"minilm {compute} fusion {fusion} {how}: least cosine against PyTorch {cosine.min():.8f}")
+                        self.assertGreaterEqual(cosine.min(), COSINE[compute])
             client.close()
+
+    def write_model(self, folder, compute):
+        """config/models/minilm.yaml with another compute type."""
+        with open(os.path.join(ROOT, "config", "models", "minilm.yaml")) as file:
+            text = file.read()
+        for old, new in {"name: minilm\n": f"name: minilm-{compute}\n", "compute: fp32": f"compute: {compute}",
+                         "../../.cache/minilm": self.MINILM}.items():
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        path = os.path.join(folder, f"minilm-{compute}.yaml")
+        with open(path, "w") as file:
+            file.write(text)
+        return path
+
+    def cosines(self, client, golden, compute, fusion, at_once):
+        """Of every golden sentence, `at_once` to a request (0: all of them, padded)."""
+        found, sentences = [], golden["input_ids"]
+        for begin in range(0, len(sentences), at_once or len(sentences)):
+            rows = sentences[begin:begin + (at_once or len(sentences))]
+            longest = max(map(len, rows))
+            ids = np.array([row + [0] * (longest - len(row)) for row in rows], np.int64)
+            mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows], np.int64)
+            result = triton.infer(client, f"minilm-{compute}", {"input_ids": ids, "attention_mask": mask},
+                                  ["sentence_embedding"], parameters={"fusion": fusion})
+            found.append(result.as_numpy("sentence_embedding"))
+        return (np.concatenate(found) * np.array(golden["sentence_embedding"])).sum(axis=1)

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 
+from . import device
 from .run import ROOT
 
 READY_SECONDS = 60  # a sanitizer build on a busy machine
@@ -40,7 +41,7 @@ class Daemon:
 
     def __init__(self, models, settings=None, command=None, environment=None):
         self.models = [os.path.abspath(model) for model in models]
-        self.settings = merge({"server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0"}}, settings or {})
+        self.settings = merge({"server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0"}, **device.settings()}, settings or {})
         self.command = command or [daemon_path()]
         self.environment = environment
         self.root = ""  # of a chroot that `command` enters

@@ -1,0 +1,202 @@
+"""gpu.py [--quick] [OUT.jsonl]: runs our GPU benches and the peers', prints one table. Started by bench/gpu.sh.
+
+Every figure is GPU time in microseconds by graph replay, but for the request over loopback. OUT gets every line that was
+measured (default bench/results/gpu-DATE.jsonl). Exit code 1 if a program failed; a figure out of reach is a row of the table.
+"""
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+STACKS = ("32x128", "32x512", "128")  # sequences x tokens of the BERT-base shape
+FEW = {"32x128": (32, 128), "32x512": (32, 512), "128": (1, 128)}
+ROW_MODEL = """name: row
+inputs:
+  - {name: x, dtype: fp32, shape: [batch, 1024]}
+graph:
+  - gelu: {out: y}
+outputs:
+  - y
+"""
+failures = []
+
+
+def json_values(text):
+    """Every JSON object in a program's output, whatever stands between them."""
+    decoder, at = json.JSONDecoder(), text.find("{")
+    while at >= 0:
+        try:
+            value, end = decoder.raw_decode(text, at)
+            yield value
+        except ValueError:
+            end = at + 1
+        at = text.find("{", end)
+
+
+def run(command, keep, seconds=200):
+    """The program's figures, appended to `keep`; what it complains about goes to stderr."""
+    name = os.path.basename(command[1] if "python" in command[0] else command[0])
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        failures.append(f"{name}: {error}")
+        return []
+    if done.returncode:
+        failures.append(f"{name}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
+    found = [value for value in json_values(done.stdout) if isinstance(value, dict)]
+    keep.extend(dict(program=name, **value) for value in found)
+    return found
+
+
+def request_over_loopback(keep):
+    """One client, 4 KiB in and out, one kernel: p50 of the whole request beside the device's share of it."""
+    import re
+    import time
+
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/row.yaml", "w") as file:
+            file.write(ROW_MODEL)
+        with open(f"{folder}/server.yaml", "w") as file:
+            json.dump({"server": {"listen": "127.0.0.1:0", "admin": ""}, "device": {"kind": "cuda"}}, file)
+        with open(f"{folder}/log", "w") as log:
+            daemon = subprocess.Popen([f"{ROOT}/bin/fusewired", "--config", f"{folder}/server.yaml", f"{folder}/row.yaml"],
+                                      stdout=log, stderr=subprocess.STDOUT)
+        try:
+            port, end = None, time.monotonic() + 60
+            while not port and time.monotonic() < end and daemon.poll() is None:
+                time.sleep(0.05)
+                with open(f"{folder}/log") as log:
+                    port = re.search(r"ready\b.*grpc=\S*:(\d+)", log.read())
+            if not port:
+                with open(f"{folder}/log") as log:
+                    failures.append("fusewired: " + log.read()[-400:])
+                return None
+            out = f"{folder}/bench.json"
+            done = subprocess.run([f"{ROOT}/bin/fusewire", "bench", "--url", f"127.0.0.1:{port.group(1)}", "--model", "row",
+                                   "--concurrency", "1", "--duration", "4", "--json", out],
+                                  capture_output=True, text=True, timeout=60)
+            if done.returncode:
+                failures.append("fusewire bench: " + done.stderr[-400:])
+                return None
+            with open(out) as file:
+                found = json.load(file)["levels"][0]["variants"][0]
+        finally:
+            daemon.terminate()
+            daemon.wait(30)
+    server = {name: found["server"][name]["p50"] for name in ("queue_us", "copy_in_us", "compute_us", "copy_out_us", "total_us")}
+    device = server["copy_in_us"] + server["compute_us"] + server["copy_out_us"]
+    value = dict(work="request", bytes=4096, client_p50_us=found["latency_us"]["p50"], client_p99_us=found["latency_us"]["p99"],
+                 device_us=round(device, 2), beyond_device_us=round(found["latency_us"]["p50"] - device, 2), **server)
+    keep.append(dict(program="fusewire bench", **value))
+    return value
+
+
+class Table:
+    def __init__(self):
+        self.rows = []
+
+    def add(self, work, ours, floor, peer, peer_name, ratio, limit, at_least=False):
+        """`ratio` is what the issue bounds by `limit`; None where something was not measured."""
+        met = "-" if ratio is None else "yes" if (ratio >= limit if at_least else ratio <= limit) else "NO"
+        share = f"{floor / ours:.0%}" if ours and floor else "-"
+        number = lambda value: "-" if value is None else f"{value:,.1f}"
+        self.rows.append((work, number(ours), number(floor), share, number(peer), peer_name,
+                          "-" if ratio is None else f"{ratio:.3f}", f"{'>=' if at_least else '<='} {limit:g}", met))
+
+    def text(self):
+        head = ("work", "ours us", "floor us", "share", "peer us", "peer", "figure", "reach", "met")
+        lines = [head, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        return "\n".join("  ".join(cell.ljust(width) if i in (0, 5) else cell.rjust(width)
+                                   for i, (cell, width) in enumerate(zip(line, widths))) for line in lines)
+
+
+def pick(values, **wanted):
+    for value in values:
+        if all(value.get(name) == what for name, what in wanted.items()):
+            return value
+    return {}
+
+
+def ratio(a, b):
+    return a / b if a and b else None
+
+
+def table_of(ours, peers, request):
+    table = Table()
+    fused, one = pick(ours, work="chain16"), pick(ours, work="chain1")
+    peer = pick(peers, peer="chain")
+    table.add("chain of 16 on 2^25 fp32", fused.get("us"), fused.get("floor_us"), peer.get("compiled_us"), "torch.compile",
+              ratio(fused.get("us"), fused.get("copy_us")), 1.02)
+    separate = 16 * one["us"] if one else None
+    table.add("  the same unfused / fused", separate, None, peer.get("separate_us"), "16 compiled kernels",
+              ratio(separate, fused.get("us")), 15, at_least=True)
+    for work, name, limit in (("layer_norm", "LayerNorm", 1.08), ("add_layer_norm", "add+LayerNorm", 1.10)):
+        for rows, cols in ((16384, 4096), (8192, 8192), (65536, 768)):
+            found, peer = pick(ours, work=work, rows=rows, cols=cols, dtype="bf16"), pick(peers, peer="norm", rows=rows, cols=cols)
+            table.add(f"{name} bf16 {rows}x{cols}", found.get("us"), found.get("floor_us"), peer.get(f"{work}_compiled_us"),
+                      "torch.compile", ratio(found.get("us"), found.get("floor_us")), limit)
+    for m, k, n in ((16384, 768, 3072), (16384, 1024, 4096), (8192, 4096, 16384)):
+        found, peer = pick(ours, work="linear", m=m, k=k, n=n), pick(peers, peer="linear", m=m, k=k, n=n)
+        tiles = [value["bias_erf_us"] for name, value in found.items() if name.startswith("tile")]
+        us, product = min(tiles, default=None), found.get("product_us")
+        table.add(f"Linear+bias+erf {m}x{k}->{n}", us, product, peer.get("eager_us"), "cuBLASLt + gelu kernel",
+                  ratio(us, product), 1.10)
+        table.add("  against cuBLASLt + gelu kernel", us, None, peer.get("compiled_us"), "torch.compile",
+                  ratio(us, peer.get("eager_us")), 1.0)
+    for b, h, s, d, causal in ((32, 12, 512, 64, False), (8, 16, 2048, 128, False), (2, 16, 8192, 128, True)):
+        shape = dict(b=b, h=h, s=s, d=d)
+        found = pick(ours, work="attention", causal=int(causal), **shape)
+        peer = pick(peers, peer="attention", causal=causal, **shape)
+        flop = 4.0 * b * h * s * s * d * (0.5 if causal else 1)
+        table.add(f"attention d{d} s{s} b{b} h{h}{' causal' if causal else ''}", found.get("us"), flop / 742e6,
+                  peer.get("cudnn_us"), "cuDNN", ratio(peer.get("cudnn_us"), found.get("us")), 0.75, at_least=True)
+    for lengths in STACKS:
+        b, s = FEW[lengths]
+        found = pick(ours, bench="plan", fusion="on", seqs=b, tokens=b * s)
+        peer = pick(peers, peer="encoder", b=b, s=s)
+        table.add(f"BERT-base 12 layers bf16 b{b} s{s}", found.get("us"), found.get("floor_us"), peer.get("compiled_us"),
+                  "torch.compile, graph", ratio(found.get("us"), peer.get("compiled_us")), 1.0)
+    on, off = (pick(ours, bench="plan", fusion=mode, seqs=32, tokens=4096) for mode in ("on", "off"))
+    peer = pick(peers, peer="encoder", b=32, s=128)
+    table.add("  b32 s128 unfused / fused", off.get("us"), None, peer.get("eager_us"), "PyTorch eager, graph",
+              ratio(off.get("us"), on.get("us")), 1.0, at_least=True)
+    request = request or {}
+    table.add("4 KiB request, p50 at the client", request.get("client_p50_us"), request.get("device_us"), None, "",
+              request.get("beyond_device_us"), 60)
+    return table
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--quick", action="store_true", help="without the peers")
+    arguments.add_argument("out", nargs="?", default=f"{ROOT}/bench/results/gpu-{datetime.date.today()}.jsonl")
+    given = arguments.parse_args()
+    os.environ.setdefault("FUSEWIRE_JIT_CACHE", tempfile.mkdtemp(prefix="fusewire-cubins-"))
+    keep, ours = [], []
+    for program in ("cuda_bench_row", "cuda_bench_gemm", "cuda_bench_attention"):
+        ours += run([f"{ROOT}/libexec/{program}"], keep)
+    for lengths in STACKS:
+        ours += run([f"{ROOT}/libexec/cuda_bench_plan", lengths], keep)
+    ours += run([f"{ROOT}/libexec/cuda_bench_plan", "--off", "32x128"], keep)
+    request = request_over_loopback(keep)
+    peers = [] if given.quick else run([sys.executable, f"{ROOT}/bench/peers/gpu.py"], keep)
+    host = pick(peers, peer="host") or pick(ours, bench="row")
+    print(f"{host.get('device', 'GPU')}, {datetime.date.today()}, torch {host.get('torch', 'not run')}; floor: bytes at a copy's rate, "
+          "cuBLASLt's product, or arithmetic at 742 TFLOP/s")
+    print(table_of(ours, peers, request).text())
+    for failure in failures:
+        print("FAILED", failure)
+    os.makedirs(os.path.dirname(os.path.abspath(given.out)), exist_ok=True)
+    with open(given.out, "w") as file:
+        for value in keep:
+            file.write(json.dumps(value) + "\n")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
