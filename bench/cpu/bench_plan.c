@@ -120,7 +120,7 @@ static struct bound_plan *load_or_die(struct device *device, const struct plan *
 // well.
 static double measure(struct device *device, struct lane *lane, const struct bound_plan *bound,
                       const struct batch_geometry *g, double seconds, double *step_ns,
-                      double *least) {
+                      double *least, double *wait_ns) {
   static int64_t samples[100000];
   int32_t n = 0, n_steps = bound->plan->n_steps;
   int64_t *ns = calloc((size_t)n_steps, sizeof *ns),
@@ -138,9 +138,11 @@ static double measure(struct device *device, struct lane *lane, const struct bou
     for (int32_t i = 0; i < n_steps; i++)
       step_ns[i] += (double)ns[i], sum += (double)ns[i];
     if (*least == 0 || sum < *least) *least = sum;
+    *wait_ns += (double)cpu_wait_ns(bound);
   }
   for (int32_t i = 0; step_ns && i < n_steps; i++)
     step_ns[i] /= n;
+  if (wait_ns) *wait_ns /= n;
   qsort(samples, (size_t)n, sizeof samples[0], compare_ns);
   free(ns);
   if (!step_ns)
@@ -177,16 +179,18 @@ int main(int argc, char **argv) {
                 err.message);
   const struct batch_geometry *g = &batch.geometry;
   backend_cpu.copy_in(lane, bound, 0, 0, g->n_tokens, batch.ids);
-  double *step_ns = calloc((size_t)plan->n_steps, sizeof *step_ns), sum = 0, flops = 0, least = 0;
-  measure(device, lane, bound, g, o.seconds, step_ns, &least);
-  double ns = measure(device, lane, bound, g, o.seconds, NULL, NULL);
+  double *step_ns = calloc((size_t)plan->n_steps, sizeof *step_ns), sum = 0, flops = 0, least = 0,
+         wait = 0;
+  measure(device, lane, bound, g, o.seconds, step_ns, &least, &wait);
+  double ns = measure(device, lane, bound, g, o.seconds, NULL, NULL, NULL);
   for (int32_t i = 0; i < plan->n_steps; i++)
     sum += step_ns[i], flops += step_flops(&plan->steps[i], g);
   print_steps(plan, g, step_ns, sum);
-  printf("T %d B %d: %.1f us a batch (steps %.1f, at best %.1f), %.0f tokens/s, %.1f GFLOP/s, %.0f "
+  printf("T %d B %d: %.1f us a batch (steps %.1f, at best %.1f; waits %.1f), %.0f tokens/s, %.1f "
+         "GFLOP/s, %.0f "
          "sentences/s\n",
-         g->n_tokens, o.n, ns / 1e3, sum / 1e3, least / 1e3, g->n_tokens / ns * 1e9, flops / ns,
-         o.n / ns * 1e9);
+         g->n_tokens, o.n, ns / 1e3, sum / 1e3, least / 1e3, wait / 1e3, g->n_tokens / ns * 1e9,
+         flops / ns, o.n / ns * 1e9);
   backend_cpu.lane_close(device, lane);
   backend_cpu.unload(device, bound);
   backend_cpu.close(device);

@@ -59,7 +59,6 @@ static void prepare(struct subject *s, const struct linear_problem *problem, enu
   struct product_spec spec = {.problem = *problem,
                               .x_stride = problem->k,
                               .y_stride = problem->n,
-                              .n_slices = 2,
                               .n_threads = 1,
                               .kind = kind,
                               .features = features,
@@ -74,6 +73,7 @@ static void prepare(struct subject *s, const struct linear_problem *problem, enu
     s->operands[i] = (struct view){problem->epilogue[i].kind == EPI_BIAS ? bias : residual,
                                    problem->n, problem->n, problem->y_dtype};
   s->run = (struct product_run){
+      .n_units = product_units(s->products[0]),
       .rows = rows,
       .x = filled(PRODUCT_ROWS * (size_t)problem->k, problem->x_dtype),
       .y = filled(PRODUCT_ROWS * n, problem->y_dtype),
@@ -88,7 +88,7 @@ static double seconds_of(const struct subject *s, int copies) {
   return (cpu_seconds() - start) / copies;
 }
 
-// GFLOP/s of slice 0 of two, over `rows` rows: the best of many short turns, the two kinds in turn.
+// GFLOP/s over `rows` rows: the best of many short turns, the two kinds in turn.
 // (Leaks: a bench.)
 static void compare(const struct linear_problem *problem, int32_t rows, int copies,
                     const struct cpu_features *features, double gflops[2]) {
@@ -103,7 +103,7 @@ static void compare(const struct linear_problem *problem, int32_t rows, int copi
     }
   }
   for (int i = 0; i < 2; i++)
-    gflops[i] = 2.0 * rows * problem->k * (problem->n / 2) / best[i] * 1e-9;
+    gflops[i] = 2.0 * rows * problem->k * problem->n / best[i] * 1e-9;
   for (int i = 0; i < 2; i++)
     for (int c = 0; c < copies; c++)
       product_destroy(subjects[i].products[c]);
@@ -150,7 +150,7 @@ int main(int argc, char **argv) {
     for (int r = 0; r < n_rows; r++) {
       char name[64];
       double gflops[2];
-      snprintf(name, sizeof name, "%dx%d %s", problem.k, problem.n / 2, shapes[s].name);
+      snprintf(name, sizeof name, "%dx%d %s", problem.k, problem.n, shapes[s].name);
       compare(&problem, rows[r], copies, &features, gflops);
       printf("%-24s %5d %9.1f %9.1f\n", name, rows[r], gflops[0], gflops[1]);
     }

@@ -86,7 +86,7 @@ AMX static void micro_upper(const uint16_t *x, int64_t stride, const uint16_t *w
   _tile_stored(1, out + 16, OWN_GROUP_COLS * 4);
 }
 
-// Columns [first, first + cols) of the slice: sums of block `b` of the rows, then the epilogue.
+// Columns [first, first + cols) of the call: sums of block `b` of the rows, then the epilogue.
 // Every block fetches its share of the panels that come after this group's, so that memory is read
 // evenly and ahead of need.
 AMX static void run_group(const struct product_call *c, int32_t first, int32_t cols, int32_t b,
@@ -95,6 +95,7 @@ AMX static void run_group(const struct product_call *c, int32_t first, int32_t c
   int32_t upper = rows < 16 ? rows : 16, lines = blocks == 1 ? 32 : 16;
   const uint16_t *x = (const uint16_t *)c->x + begin * c->x_stride;
   const char *next = (const char *)((const uint16_t *)c->weights + (int64_t)(first + cols) * c->k);
+  if (first + cols >= c->n && c->next) next = c->next;
   next += (int64_t)b * (cols / AMX_COLS) * 64 * lines * (c->k / 32);
   for (int32_t col = 0; col < cols; col += AMX_COLS) {
     const uint16_t *w = (const uint16_t *)c->weights + (int64_t)(first + col) * c->k;

@@ -1,5 +1,4 @@
-// Our own product kernels: one slice of columns, any number of rows up to PRODUCT_ROWS, sums in
-// fp32.
+// Our own product kernels: some columns, any number of rows up to PRODUCT_ROWS, sums in fp32.
 //
 // fp32 (simd/product_ops.c): panels of two vectors of columns, weights as [panel][k][columns]; up
 // to PRODUCT_MR rows of sums in registers; x is broadcast from where it lies. bf16 on AMX (amx.c):
@@ -18,17 +17,19 @@ struct product_call {
   int32_t rows, n, k;
   const void *x;
   int64_t x_stride;    // elements
-  const void *weights; // packed
+  const void *weights; // packed, from column 0 of the call on
+  const void *next;    // packed weights that this thread needs after these: fetched early; or NULL
   float *sums;         // scratch: OWN_SUMS_FLOATS, 64-byte aligned
-  // The epilogue over the whole slice: y and operands at row 0, column 0 of the slice; rows, cols
-  // and sums are filled in.
+  // The epilogue over the whole call: y and operands at row 0, column 0 of the call; rows, cols and
+  // sums are filled in.
   struct epilogue_call epilogue;
 };
 
 #define OWN_GROUP_COLS 64 // columns between two epilogues
 #define OWN_SUMS_FLOATS (64 * OWN_GROUP_COLS)
 
-// Packed bytes of an [n, k] slice, and packing from row-major [n, k].
+// Packed bytes of an [n, k] matrix, and packing from row-major [n, k]. Panels follow one another,
+// so that any whole number of panels is a matrix of its own.
 size_t own_f32_bytes(int32_t n, int32_t k, int32_t panel_cols);
 void own_f32_pack(float *out, const float *w, int32_t n, int32_t k, int32_t panel_cols);
 

@@ -8,24 +8,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_ALIGN 32 // columns; our own kernels work on panels of this width
+#define SLICE_ALIGN 32 // columns
 #define SLICE_MIN 64   // columns: below, one thread does it all
+#define PACK_COLS 256  // columns packed at a time: whole units
 
-struct slice {
+struct slice { // of the library: some columns
   int32_t first, n;
-  struct onednn_slice *library; // PRODUCT_LIBRARY
-  void *packed;                 // PRODUCT_OWN
-  size_t packed_bytes;
+  struct onednn_slice *library;
 };
 
 struct product {
   struct product_spec spec;
   enum product_kind kind;
-  int32_t n_slices;
-  bool direct;      // the library writes y itself (fp32 y, or nothing left for our epilogue)
-  bool bias_inside; // the library adds the bias (the first of the epilogue)
-  int32_t widest;
-  struct slice slices[];
+  int32_t n_units;
+  char *packed;          // PRODUCT_OWN: [n columns up to whole panels, k]
+  bool owned;            // `packed` is to be freed
+  bool direct;           // the library writes y itself (fp32 y, or nothing left for our epilogue)
+  bool bias_inside;      // the library adds the bias (the first of the epilogue)
+  int32_t widest;        // columns of a slice
+  struct slice slices[]; // PRODUCT_LIBRARY: [n_units]
 };
 
 const char *product_kind_name(enum product_kind kind) {
@@ -34,17 +35,18 @@ const char *product_kind_name(enum product_kind kind) {
 }
 
 // ---- creation ----
-static int32_t count_slices(const struct product_spec *spec) {
-  int32_t most = spec->problem.n / SLICE_MIN;
-  if (most < 1) most = 1;
-  return spec->n_slices < most ? spec->n_slices : most;
+static int32_t count_units(const struct product_spec *spec, enum product_kind kind) {
+  int32_t n = spec->problem.n;
+  if (kind == PRODUCT_OWN) return (n + OWN_GROUP_COLS - 1) / OWN_GROUP_COLS;
+  int32_t most = n / SLICE_MIN < 1 ? 1 : n / SLICE_MIN;
+  return spec->n_threads < most ? spec->n_threads : most;
 }
 
 static void cut_slices(struct product *p) {
-  int32_t n = p->spec.problem.n, units = (n + SLICE_ALIGN - 1) / SLICE_ALIGN;
-  for (int32_t i = 0; i < p->n_slices; i++) {
-    int32_t begin = units * i / p->n_slices * SLICE_ALIGN,
-            end = units * (i + 1) / p->n_slices * SLICE_ALIGN;
+  int32_t n = p->spec.problem.n, parts = (n + SLICE_ALIGN - 1) / SLICE_ALIGN;
+  for (int32_t i = 0; i < p->n_units; i++) {
+    int32_t begin = parts * i / p->n_units * SLICE_ALIGN,
+            end = parts * (i + 1) / p->n_units * SLICE_ALIGN;
     if (end > n) end = n;
     p->slices[i].first = begin;
     p->slices[i].n = end - begin;
@@ -71,17 +73,41 @@ static enum product_kind choose(const struct product_spec *spec) {
   return spec->ops->isa >= CPU_AVX512 || !onednn_version() ? PRODUCT_OWN : PRODUCT_LIBRARY;
 }
 
-static bool pack_own(struct product *p, struct slice *s, const void *rows) {
-  int32_t k = p->spec.problem.k, panel = p->spec.ops->panel_cols;
-  s->packed_bytes = is_amx(p) ? amx_bytes(s->n, k) : own_f32_bytes(s->n, k, panel);
-  s->packed = p->spec.take ? p->spec.take(p->spec.take_arg, s->packed_bytes)
-                           : aligned_alloc(64, (s->packed_bytes + 64) & ~(size_t)63);
-  if (!s->packed) return false;
-  if (is_amx(p))
-    amx_pack(s->packed, rows, s->n, k);
-  else
-    own_f32_pack(s->packed, rows, s->n, k, panel);
-  return true;
+static int32_t panel_cols(const struct product_spec *spec) {
+  return spec->problem.w_dtype == DTYPE_BF16 ? AMX_COLS : spec->ops->panel_cols;
+}
+
+int32_t product_packing(const struct product_spec *spec, int32_t *align) {
+  *align = panel_cols(spec);
+  if (choose(spec) != PRODUCT_OWN) return 0;
+  return spec->problem.w_dtype == DTYPE_BF16 ? -AMX_COLS : *align;
+}
+
+static size_t packed_bytes(const struct product *p, int32_t n) {
+  int32_t k = p->spec.problem.k;
+  return is_amx(p) ? amx_bytes(n, k) : own_f32_bytes(n, k, p->spec.ops->panel_cols);
+}
+
+// Some columns at a time: the copy in rows stays small.
+static bool pack_own(struct product *p, product_read_rows read, void *arg) {
+  const struct linear_problem *problem = &p->spec.problem;
+  size_t bytes = packed_bytes(p, problem->n);
+  p->owned = !p->spec.take;
+  p->packed = p->spec.take ? p->spec.take(p->spec.take_arg, bytes)
+                           : aligned_alloc(64, (bytes + 64) & ~(size_t)63);
+  void *rows = malloc(PACK_COLS * (size_t)problem->k * dtype_bytes(problem->w_dtype));
+  bool ok = p->packed && rows;
+  for (int32_t first = 0; ok && first < problem->n; first += PACK_COLS) {
+    int32_t n = problem->n - first < PACK_COLS ? problem->n - first : PACK_COLS;
+    void *out = p->packed + packed_bytes(p, first);
+    ok = read(arg, first, n, rows);
+    if (ok && is_amx(p))
+      amx_pack(out, rows, n, problem->k);
+    else if (ok)
+      own_f32_pack(out, rows, n, problem->k, p->spec.ops->panel_cols);
+  }
+  free(rows);
+  return ok;
 }
 
 static bool make_library(struct product *p, struct slice *s, const void *rows, const char **why) {
@@ -99,63 +125,75 @@ static bool make_library(struct product *p, struct slice *s, const void *rows, c
   return s->library != NULL;
 }
 
-static bool fill_slice(struct product *p, struct slice *s, product_read_rows read, void *arg,
-                       const char **why) {
+static bool fill_library(struct product *p, product_read_rows read, void *arg, const char **why) {
   const struct linear_problem *problem = &p->spec.problem;
-  size_t bytes = (size_t)s->n * (size_t)problem->k * dtype_bytes(problem->w_dtype);
-  void *rows = malloc(bytes);
-  *why = "out of memory";
-  if (!rows) return false;
-  bool ok = read(arg, s->first, s->n, rows);
-  if (ok) ok = p->kind == PRODUCT_OWN ? pack_own(p, s, rows) : make_library(p, s, rows, why);
-  free(rows);
+  cut_slices(p);
+  bool ok = true;
+  for (int32_t i = 0; ok && i < p->n_units; i++) {
+    struct slice *s = &p->slices[i];
+    void *rows = malloc((size_t)s->n * (size_t)problem->k * dtype_bytes(problem->w_dtype));
+    ok = rows && read(arg, s->first, s->n, rows) && make_library(p, s, rows, why);
+    free(rows);
+  }
   return ok;
 }
 
 struct product *product_create(const struct product_spec *spec, product_read_rows read, void *arg,
                                const char **why) {
-  int32_t n_slices = count_slices(spec);
-  struct product *p = calloc(1, sizeof *p + (size_t)n_slices * sizeof p->slices[0]);
+  enum product_kind kind = choose(spec);
+  int32_t n_units = count_units(spec, kind);
+  size_t n_slices = kind == PRODUCT_LIBRARY ? (size_t)n_units : 0;
+  struct product *p = calloc(1, sizeof *p + n_slices * sizeof p->slices[0]);
   *why = "out of memory";
   if (!p) return NULL;
   p->spec = *spec;
-  p->n_slices = n_slices;
-  p->kind = choose(spec);
+  p->n_units = n_units;
+  p->kind = kind;
   const struct linear_problem *problem = &spec->problem;
   p->bias_inside = problem->n_epilogue > 0 && problem->epilogue[0].kind == EPI_BIAS;
   p->direct = problem->y_dtype == DTYPE_F32 || problem->n_epilogue == (p->bias_inside ? 1 : 0);
-  cut_slices(p);
-  for (int32_t i = 0; i < n_slices; i++) {
-    if (fill_slice(p, &p->slices[i], read, arg, why)) continue;
-    product_destroy(p);
-    return NULL;
-  }
-  return p;
+  bool ok = true;
+  if (kind == PRODUCT_LIBRARY)
+    ok = fill_library(p, read, arg, why);
+  else if (spec->packed)
+    p->packed = (char *)(uintptr_t)spec->packed;
+  else
+    ok = pack_own(p, read, arg);
+  if (ok) return p;
+  product_destroy(p);
+  return NULL;
 }
 
 void product_destroy(struct product *p) {
   if (!p) return;
-  for (int32_t i = 0; i < p->n_slices; i++) {
+  for (int32_t i = 0; p->kind == PRODUCT_LIBRARY && i < p->n_units; i++)
     onednn_slice_destroy(p->slices[i].library);
-    if (!p->spec.take) free(p->slices[i].packed);
-  }
+  if (p->owned) free(p->packed);
   free(p);
 }
 
-int32_t product_slices(const struct product *p) {
-  return p->n_slices;
+int32_t product_units(const struct product *p) {
+  return p->n_units;
 }
 
 enum product_kind product_kind_of(const struct product *p) {
   return p->kind;
 }
 
+const void *product_packed(const struct product *p) {
+  return p->packed;
+}
+
+const void *product_unit_weights(const struct product *p, int32_t unit) {
+  if (!p->packed || unit >= p->n_units) return NULL;
+  return p->packed + packed_bytes(p, unit * OWN_GROUP_COLS);
+}
+
 int64_t product_bytes(const struct product *p) {
+  if (p->kind == PRODUCT_OWN) return (int64_t)packed_bytes(p, p->spec.problem.n);
   int64_t bytes = 0;
-  for (int32_t i = 0; i < p->n_slices; i++) {
-    const struct slice *s = &p->slices[i];
-    bytes += s->library ? onednn_slice_bytes(s->library) : (int64_t)s->packed_bytes;
-  }
+  for (int32_t i = 0; i < p->n_units; i++)
+    bytes += onednn_slice_bytes(p->slices[i].library);
   return bytes;
 }
 
@@ -172,33 +210,36 @@ static struct view element_view(struct view v, int64_t col) {
   return v;
 }
 
-// The epilogue from operation `first_op` on, over a whole slice.
-static struct epilogue_call slice_epilogue(const struct product *p, const struct product_run *run,
-                                           const struct slice *s, int first_op) {
+// The epilogue from operation `first_op` on, over columns [first, first + cols).
+static struct epilogue_call columns_epilogue(const struct product *p, const struct product_run *run,
+                                             int32_t first, int32_t cols, int first_op) {
   const struct linear_problem *problem = &p->spec.problem;
   struct view y = {run->y, p->spec.y_stride, problem->n, problem->y_dtype};
   struct epilogue_call call = {.ops = problem->epilogue + first_op,
                                .n_ops = (uint8_t)(problem->n_epilogue - first_op),
                                .rows = run->rows,
-                               .cols = s->n,
-                               .y = element_view(y, s->first)};
+                               .cols = cols,
+                               .y = element_view(y, first)};
   for (int i = first_op; i < problem->n_epilogue; i++) {
     uint8_t kind = problem->epilogue[i].kind;
     if (kind == EPI_BIAS || kind == EPI_ADD || kind == EPI_MUL)
-      call.operands[i - first_op] = element_view(run->operands[i], s->first);
+      call.operands[i - first_op] = element_view(run->operands[i], first);
   }
   return call;
 }
 
-static void run_own(const struct product *p, const struct product_run *run, const struct slice *s) {
+static void run_own(const struct product *p, const struct product_run *run) {
+  int32_t first = run->unit * OWN_GROUP_COLS, end = first + run->n_units * OWN_GROUP_COLS;
+  if (end > p->spec.problem.n) end = p->spec.problem.n;
   struct product_call call = {.rows = run->rows,
-                              .n = s->n,
+                              .n = end - first,
                               .k = p->spec.problem.k,
                               .x = run->x,
                               .x_stride = p->spec.x_stride,
-                              .weights = s->packed,
+                              .weights = product_unit_weights(p, run->unit),
+                              .next = run->next,
                               .sums = run->workspace,
-                              .epilogue = slice_epilogue(p, run, s, 0)};
+                              .epilogue = columns_epilogue(p, run, first, end - first, 0)};
   if (is_amx(p))
     amx_product_run(&call, p->spec.ops->epilogue_run);
   else
@@ -227,7 +268,7 @@ static bool run_library(const struct product *p, const struct product_run *run,
   void *out = p->direct ? (void *)y : sums;
   if (!onednn_slice_run(s->library, run->thread, run->rows, run->x, bias, out)) return false;
   if (p->direct && first_op == problem->n_epilogue) return true;
-  struct epilogue_call call = slice_epilogue(p, run, s, first_op);
+  struct epilogue_call call = columns_epilogue(p, run, s->first, s->n, first_op);
   call.sums = out;
   call.sums_stride = p->direct ? p->spec.y_stride : p->widest;
   p->spec.ops->epilogue_run(&call);
@@ -235,10 +276,11 @@ static bool run_library(const struct product *p, const struct product_run *run,
 }
 
 bool product_run(const struct product *p, const struct product_run *run) {
-  const struct slice *s = &p->slices[run->slice];
-  if (p->kind == PRODUCT_LIBRARY) return run_library(p, run, s);
-  run_own(p, run, s);
-  return true;
+  bool ok = true;
+  if (p->kind == PRODUCT_OWN) run_own(p, run);
+  for (int32_t i = 0; p->kind == PRODUCT_LIBRARY && i < run->n_units; i++)
+    ok &= run_library(p, run, &p->slices[run->unit + i]);
+  return ok;
 }
 
 void product_thread_init(void) {

@@ -1,10 +1,10 @@
 // Matrix products y = epilogue(x W^T) on the CPU: weights packed once, code for every row count
 // made once.
 //
-// N is cut into slices, one for each thread of a team, so that a few rows can be worked on by all
-// threads at once and many rows by each thread alone (slice after slice); either way a team reads
-// each weight once. Two implementations stand behind one interface: the library (onednn.c) and our
-// own kernels (simd/product_ops.c, amx.c), chosen by what was measured for the dtype and the
+// The columns of y are cut into units, so that a few rows can be worked on by all threads at once
+// and many rows by each thread alone (all units in one call). Two implementations stand behind one
+// interface: our own kernels (simd/product_ops.c, amx.c; units of OWN_GROUP_COLS columns) and the
+// library (onednn.c; as many units as threads), chosen by what was measured for the dtype and the
 // processor.
 #ifndef KERNELS_CPU_PRODUCT_H
 #define KERNELS_CPU_PRODUCT_H
@@ -24,7 +24,6 @@ const char *product_kind_name(enum product_kind kind);
 struct product_spec {
   struct linear_problem problem;
   int64_t x_stride, y_stride; // elements; of every call
-  int32_t n_slices;           // wanted; narrow products get fewer
   int n_threads;              // most threads that call product_run at the same time
   enum product_kind kind;
   const struct cpu_features *features;
@@ -32,6 +31,9 @@ struct product_spec {
   // Where packed weights go: 64-byte aligned, must outlive the product. NULL: memory of its own.
   void *(*take)(void *arg, size_t bytes);
   void *take_arg;
+  // Weights that another product packed the same way (product_packing): nothing is read or packed.
+  // Must outlive the product. NULL: there are none.
+  const void *packed;
 };
 
 struct product; // opaque; read-only after creation but for memory of its own per thread
@@ -44,17 +46,25 @@ typedef bool (*product_read_rows)(void *arg, int32_t first, int32_t rows, void *
 struct product *product_create(const struct product_spec *spec, product_read_rows read, void *arg,
                                const char **why);
 void product_destroy(struct product *product);
-int32_t product_slices(const struct product *product);
+int32_t product_units(const struct product *product);
 enum product_kind product_kind_of(const struct product *product);
-int64_t product_bytes(const struct product *product);          // of packed weights
+int64_t product_bytes(const struct product *product); // of packed weights
+// How weights would be packed for `spec` (its problem, kind, features, ops): equal numbers are the
+// same layout, in which the rows of W from a multiple of `*align` on are a matrix of their own.
+// 0: not packed by us, nothing to share.
+int32_t product_packing(const struct product_spec *spec, int32_t *align);
+const void *product_packed(const struct product *product); // NULL: the library's
+// Packed weights of a unit, to be fetched ahead of need; NULL: the library's, or beyond the last.
+const void *product_unit_weights(const struct product *product, int32_t unit);
 size_t product_workspace_bytes(const struct product *product); // per thread, for one call
 
 struct product_run {
-  int thread;    // of the team, < n_threads
-  int32_t slice; // columns to compute
-  int32_t rows;  // 1 .. PRODUCT_ROWS
-  const void *x; // row 0
-  void *y;       // row 0, column 0 of the whole y
+  int thread;            // of the team, < n_threads
+  int32_t unit, n_units; // columns to compute: so many units from this one on
+  const void *next;      // weights that this thread will need after these, or NULL: what follows
+  int32_t rows;          // 1 .. PRODUCT_ROWS
+  const void *x;         // row 0
+  void *y;               // row 0, column 0 of the whole y
   // By position in problem.epilogue: EPI_BIAS [n]; EPI_ADD, EPI_MUL row 0, column 0.
   const struct view *operands;
   void *workspace; // product_workspace_bytes, 64-byte aligned

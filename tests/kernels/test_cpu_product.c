@@ -18,7 +18,7 @@ static bool read_rows(void *arg, int32_t first, int32_t rows, void *out) {
   return true;
 }
 
-static bool subject_make(struct subject *s, const struct linear_problem *problem, int slices,
+static bool subject_make(struct subject *s, const struct linear_problem *problem, int threads,
                          enum product_kind kind, enum cpu_isa isa, const char **why) {
   struct cpu_features features;
   cpu_detect(&features);
@@ -32,8 +32,7 @@ static bool subject_make(struct subject *s, const struct linear_problem *problem
   struct product_spec spec = {.problem = *problem,
                               .x_stride = s->x.view.stride,
                               .y_stride = s->y.view.stride,
-                              .n_slices = slices,
-                              .n_threads = 1,
+                              .n_threads = threads,
                               .kind = kind,
                               .features = &features,
                               .ops = cpu_ops_for(isa)};
@@ -66,8 +65,12 @@ static void run_rows(struct subject *s, int32_t rows) {
   struct view operands[EPILOGUE_MAX];
   for (int i = 0; i < s->problem.n_epilogue; i++)
     operands[i] = s->problem.epilogue[i].kind == EPI_BIAS ? s->bias.view : s->other.view;
-  for (int32_t slice = 0; slice < product_slices(s->product); slice++) {
-    struct product_run run = {.slice = slice,
+  // In calls of one, two, three... units.
+  int32_t units = product_units(s->product), some = 1;
+  for (int32_t unit = 0; unit < units; unit += some++) {
+    struct product_run run = {.unit = unit,
+                              .n_units = units - unit < some ? units - unit : some,
+                              .next = product_unit_weights(s->product, 0),
                               .rows = rows,
                               .x = s->x.view.data,
                               .y = s->y.view.data,
@@ -103,8 +106,8 @@ static bool has_bf16(void) {
 }
 
 static void each_shape(enum product_kind kind, enum dtype dtype, enum cpu_isa isa) {
-  static const int32_t sizes[][2] = {{1, 1},   {3, 7},   {17, 32},   {31, 33},
-                                     {64, 64}, {65, 96}, {130, 160}, {384, 384}};
+  static const int32_t sizes[][2] = {{1, 1},   {3, 7},     {17, 32},   {31, 33},  {64, 64},
+                                     {65, 96}, {130, 160}, {384, 384}, {70, 769}, {33, 1600}};
   static const int32_t counts[] = {1,  2,  3,  6,  13, 14, 15, 16, 17,
                                    25, 29, 31, 32, 33, 43, 57, 63, 64};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {

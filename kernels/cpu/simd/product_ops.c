@@ -13,6 +13,8 @@
 #define MR 6
 #endif
 #define PANEL (2 * VL)
+#define DEPTH                                                                                      \
+  768 // of k at a time: a panel of so many rows, the next one, and x share the second level
 
 // Where rows 0..13 of x begin, as five pointers and one stride: row 7 is p[1] + 4 strides. Each
 // address is then one operand of a load (base + index * 1, 2, 4 or 8), and fourteen pointers need
@@ -30,6 +32,11 @@ static const uint8_t row_step[14] = {0, 1, 2, 0, 4, 2, 0, 4, 8, 0, 1, 2, 0, 4};
 // registers.
 #define EACH_ROW(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13)
 #define DECLARE(r) vf lo##r = {0}, hi##r = {0};
+#define RESUME(r)                                                                                  \
+  if (rows > r) {                                                                                  \
+    lo##r = vf_load(out + r * OWN_GROUP_COLS);                                                     \
+    hi##r = vf_load(out + r * OWN_GROUP_COLS + VL);                                                \
+  }
 #define MULTIPLY(r)                                                                                \
   if (rows > r) {                                                                                  \
     vf b = vf_set(X_AT(r));                                                                        \
@@ -50,9 +57,26 @@ static const uint8_t row_step[14] = {0, 1, 2, 0, 4, 2, 0, 4, 8, 0, 1, 2, 0, 4};
     EACH_ROW(MULTIPLY)                                                                             \
   } while (0)
 
-INLINE void micro(const int rows, const float *x, int64_t x_stride, const float *w, int32_t k,
-                  float *out, const char *next, const int lines) {
+struct micro_call {
+  const float *x, *w;
+  int64_t x_stride;
+  int32_t k;
+  bool resume; // add to the sums in `out`
+  float *out;
+  const char *next; // weights that will be needed soon and may lie in memory
+};
+
+// `lines` of the next weights are fetched into the second-level cache for every four of k.
+INLINE void micro(const int rows, const struct micro_call *c, const int lines) {
+  const float *x = c->x, *w = c->w;
+  const char *next = c->next;
+  float *out = c->out;
+  int64_t x_stride = c->x_stride;
+  int32_t k = c->k;
   EACH_ROW(DECLARE)
+  if (c->resume) {
+    EACH_ROW(RESUME)
+  }
   int64_t stride = x_stride * 4; // bytes
   const char *p[5];              // rows 0, 3, 6, 9, 12
   for (int i = 0; i < 5; i++)
@@ -78,20 +102,21 @@ INLINE void micro(const int rows, const float *x, int64_t x_stride, const float 
   EACH_ROW(STORE)
 }
 
+// Fewer blocks of rows fetch more lines each; blocks are of equal height, so several of them are
+// never low.
 #define MICRO_CASE(n)                                                                              \
   case n:                                                                                          \
-    if (lines == 8)                                                                                \
-      micro(n, x, x_stride, w, k, out, next, 8);                                                   \
-    else if (lines == 4)                                                                           \
-      micro(n, x, x_stride, w, k, out, next, 4);                                                   \
+    if (2 * n < MR || lines == 8)                                                                  \
+      micro(n, c, 8);                                                                              \
+    else if (3 * n < 2 * MR - 1 || lines == 4)                                                     \
+      micro(n, c, 4);                                                                              \
+    else if (lines == 3)                                                                           \
+      micro(n, c, 3);                                                                              \
     else                                                                                           \
-      micro(n, x, x_stride, w, k, out, next, 2);                                                   \
+      micro(n, c, 2);                                                                              \
     break;
 
-// `next`: weights that will be needed soon and may lie in memory; `lines` of them are fetched into
-// the second-level cache for every four of k.
-static void micro_rows(int rows, const float *x, int64_t x_stride, const float *w, int32_t k,
-                       float *out, const char *next, int lines) {
+static void micro_rows(int rows, const struct micro_call *c, int lines) {
   switch (rows) {
     MICRO_CASE(1)
     MICRO_CASE(2)
@@ -114,29 +139,44 @@ static void micro_rows(int rows, const float *x, int64_t x_stride, const float *
   }
 }
 
-// Columns [first, first + cols) of the slice: sums of all rows, panel by panel, then the epilogue.
-// While the blocks of rows work on one panel, each fetches its share of the next one, so that
-// memory is read evenly and ahead of need.
-static void run_group(const struct product_call *c, int32_t first, int32_t cols) {
+// k in [at, at + depth) of one panel, all rows. While the blocks of rows work on this piece of the
+// weights, each fetches its share of the piece after it, so that memory is read evenly and ahead of
+// need.
+static void run_panel(const struct product_call *c, int32_t col, const float *w, int32_t at,
+                      int32_t depth, const char *next) {
+  static const uint8_t lines_of[] = {8, 8, 4, 3};
   int32_t blocks = (c->rows + MR - 1) / MR;
-  int lines = blocks == 1 ? 8 : blocks == 2 ? 4 : 2;
-  for (int32_t col = 0; col < cols; col += PANEL) {
-    const float *w = (const float *)c->weights + (int64_t)(first + col) * c->k;
-    const char *next = (const char *)(w + (int64_t)PANEL * c->k);
-    for (int32_t b = 0; b < blocks; b++) {
-      int32_t begin = c->rows * b / blocks, rows = c->rows * (b + 1) / blocks - begin;
-      micro_rows(rows, (const float *)c->x + begin * c->x_stride, c->x_stride, w, c->k,
-                 c->sums + begin * OWN_GROUP_COLS + col, next, lines);
-      next += (int64_t)lines * 16 * c->k;
-    }
+  int lines = blocks < 4 ? lines_of[blocks] : 2;
+  for (int32_t b = 0; b < blocks; b++) {
+    int32_t begin = c->rows * b / blocks, rows = c->rows * (b + 1) / blocks - begin;
+    struct micro_call call = {.x = (const float *)c->x + begin * c->x_stride + at,
+                              .w = w,
+                              .x_stride = c->x_stride,
+                              .k = depth,
+                              .resume = at > 0,
+                              .out = c->sums + begin * OWN_GROUP_COLS + col % OWN_GROUP_COLS,
+                              .next = next};
+    micro_rows(rows, &call, lines);
+    next += (int64_t)lines * 16 * depth;
   }
-  epilogue_rectangle(&c->epilogue, c->sums, OWN_GROUP_COLS, 0, c->rows, first, cols,
-                     SIMD_NAME(epilogue_run));
 }
 
 void SIMD_NAME(product_f32_run)(const struct product_call *call) {
-  for (int32_t first = 0; first < call->n; first += OWN_GROUP_COLS) {
-    int32_t cols = call->n - first < OWN_GROUP_COLS ? call->n - first : OWN_GROUP_COLS;
-    run_group(call, first, cols);
+  int32_t parts = (call->k + DEPTH - 1) / DEPTH;
+  for (int32_t col = 0; col < call->n; col += PANEL) {
+    const float *panel = (const float *)call->weights + (int64_t)col * call->k;
+    for (int32_t part = 0; part < parts; part++) {
+      int32_t at = call->k * part / parts / 4 * 4;
+      int32_t end = part + 1 == parts ? call->k : call->k * (part + 1) / parts / 4 * 4;
+      const float *w = panel + (int64_t)at * PANEL;
+      const char *next = (const char *)(panel + (int64_t)end * PANEL);
+      if (end == call->k && col + PANEL >= call->n && call->next) next = call->next;
+      run_panel(call, col, w, at, end - at, next);
+    }
+    int32_t first = col / OWN_GROUP_COLS * OWN_GROUP_COLS, done = col + PANEL;
+    if (done % OWN_GROUP_COLS != 0 && done < call->n) continue;
+    int32_t cols = (done < call->n ? done : call->n) - first;
+    epilogue_rectangle(&call->epilogue, call->sums, OWN_GROUP_COLS, 0, call->rows, first, cols,
+                       SIMD_NAME(epilogue_run));
   }
 }

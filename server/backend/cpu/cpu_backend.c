@@ -47,6 +47,13 @@ static void fill_caps(struct device *device, int n_threads) {
   caps->plan.dtype_ok[DTYPE_I32] = caps->plan.dtype_ok[DTYPE_I64] = true;
 }
 
+static void cpu_close(struct device *device) {
+  if (!device) return;
+  team_close(device->team);
+  desks_close(device->desks);
+  free(device);
+}
+
 static enum status cpu_open(const struct backend_options *options, struct device **out,
                             struct error *err) {
   if (options->index != 0)
@@ -61,18 +68,14 @@ static enum status cpu_open(const struct backend_options *options, struct device
   device->ops = cpu_ops_for(device->features.isa);
   fill_caps(device, n);
   enum status status = team_open(n, product_thread_init, &device->team, err);
+  if (status == STATUS_OK && !(device->desks = desks_open(n)))
+    status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the cpu device");
   if (status != STATUS_OK) {
-    free(device);
+    cpu_close(device);
     return status;
   }
   *out = device;
   return STATUS_OK;
-}
-
-static void cpu_close(struct device *device) {
-  if (!device) return;
-  team_close(device->team);
-  free(device);
 }
 
 static const struct device_caps *cpu_caps(const struct device *device) {
@@ -193,6 +196,14 @@ static int cpu_step_times(struct lane *lane, const struct bound_plan *bound, int
     ns[i] /= n_threads;
   }
   return n;
+}
+
+int64_t cpu_wait_ns(const struct bound_plan *bound) {
+  int n_threads = team_size(bound->device->team);
+  int64_t ns = 0;
+  for (int t = 0; t < n_threads; t++)
+    ns += bound->threads[t].wait_ns;
+  return ns / n_threads;
 }
 
 const struct backend_ops backend_cpu = {

@@ -4,6 +4,7 @@
 #define BACKEND_CPU_CPU_DEVICE_H
 
 #include "backend/backend.h"
+#include "backend/cpu/desk.h"
 #include "backend/cpu/pool.h"
 #include "backend/cpu/team.h"
 #include "kernels/cpu/attention.h"
@@ -16,6 +17,7 @@ struct device {
   struct cpu_features features;
   const struct cpu_ops *ops;
   struct team *team;
+  struct desk *desks;             // one for each thread
   enum product_kind product_kind; // AUTO but in benches and tests
   bool timing;                    // measure every step
 };
@@ -28,6 +30,8 @@ struct bound_step {
                               // product
   bool owned[STEP_MAX_IN];    // false: the model's weight table has it
   int64_t weight_rows[STEP_MAX_IN]; // gathers: rows of the table
+  const struct product
+      *next; // of the plan's next product, whose weights are fetched early; or NULL
 };
 
 // Consecutive steps that run together: a chain of row-local steps over the same rows, or one
@@ -35,7 +39,8 @@ struct bound_step {
 struct segment {
   int32_t first, count;
   bool row_local;
-  uint8_t needed_by; // union over its steps
+  const struct product *product; // the first one: a thread's next tile begins with its weights
+  uint8_t needed_by;             // union over its steps
 };
 
 struct thread_space { // of one thread while it runs this plan
@@ -43,6 +48,7 @@ struct thread_space { // of one thread while it runs this plan
   float *kernel;      // rows and attention
   void *product;      // product_workspace_bytes
   int64_t *step_ns;
+  int64_t wait_ns; // for others, by the clock; only while steps are timed
 };
 
 struct bound_plan {
@@ -53,9 +59,10 @@ struct bound_plan {
   int32_t n_segments;
   struct thread_space *threads; // [n_threads]
   struct pool pool;             // packed weights
-  struct segment_state {
+  struct segment_state {        // pieces of work: tiles, or parts of attention
     _Alignas(64) _Atomic int64_t next;
-  } * states; // [n_segments] next piece of work
+    _Alignas(64) _Atomic uint32_t done;
+  } * states; // [n_segments]
 };
 
 struct lane {
@@ -78,6 +85,7 @@ MUST_USE enum status cpu_run(struct lane *lane, const struct bound_plan *bound,
 
 // For benches and tests, before load: measure steps; which products to use.
 void cpu_device_set_timing(struct device *device, bool on);
+int64_t cpu_wait_ns(const struct bound_plan *bound); // of the last timed run, mean of the threads
 void cpu_device_set_products(struct device *device, enum product_kind kind);
 
 #endif

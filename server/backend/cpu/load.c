@@ -125,7 +125,6 @@ static enum status bind_linear(struct bound_plan *bound, struct bound_step *b,
   struct product_spec spec = {.problem = step->linear,
                               .x_stride = step->in[0].stride,
                               .y_stride = step->out[0].stride,
-                              .n_slices = team_size(device->team),
                               .n_threads = team_size(device->team),
                               .kind = device->product_kind,
                               .features = &device->features,
@@ -176,6 +175,19 @@ static void find_segments(struct bound_plan *bound) {
     }
     bound->segments[bound->n_segments++] = (struct segment){
         .first = i, .count = 1, .row_local = is_row_local(step), .needed_by = step->needed_by};
+  }
+}
+
+static void find_next_products(struct bound_plan *bound) {
+  const struct product *next = NULL;
+  for (int32_t i = bound->plan->n_steps - 1; i >= 0; i--) {
+    bound->steps[i].next = next;
+    if (bound->steps[i].product) next = bound->steps[i].product;
+  }
+  for (int32_t i = 0; i < bound->n_segments; i++) {
+    struct segment *segment = &bound->segments[i];
+    for (int32_t s = segment->first; s < segment->first + segment->count && !segment->product; s++)
+      segment->product = bound->steps[s].product;
   }
 }
 
@@ -233,6 +245,7 @@ enum status cpu_load(struct device *device, const struct plan *plan,
     if (status != STATUS_OK) goto out;
   }
   find_segments(bound);
+  find_next_products(bound);
   status = make_threads(bound, err);
 out:
   if (status == STATUS_OK)

@@ -1,11 +1,14 @@
-// Execution of a bound plan by the whole team: every thread walks the segments, and takes its part
-// of each.
+// Execution of a bound plan by the whole team: every thread walks the segments, and takes pieces of
+// each.
 //
-// A segment of row-local steps runs in one of two ways. Many rows: each thread takes tiles of rows
-// through all steps of the segment, with intermediates in its own tile scratch and no barrier. Few
-// rows (one tile): every step is split over the threads (a product by columns, a row program by
-// rows) with a barrier between steps. Attention steps are pieces of (sequence, head, queries).
-// Pieces are handed out by a counter, so a thread that was interrupted delays nobody.
+// A segment of row-local steps is cut into tiles of rows. Each thread takes tiles through all steps
+// of the segment, with intermediates in its own tile scratch and no barrier. Who finds no tile left
+// helps the others with theirs: they lay each step out on their desk (desk.h), a product by
+// columns, a row program by rows. So few rows (one tile) are shared by all threads from the first
+// step on. Attention steps are pieces of (sequence, head, queries).
+//
+// Nothing waits for a thread, only for work that a thread has taken: one that was interrupted, or
+// whose core is slow, takes less and delays nobody.
 #include "backend/cpu/cpu_device.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -26,7 +29,7 @@ struct worker {
   struct execution *e;
   int index, n;
   struct thread_space *space;
-  char *tile;       // tile scratch in use: its own, or the shared one
+  char *tile;       // tile scratch in use: its own, or that of a thread it helps
   int64_t tile_row; // first row of the tile
 };
 
@@ -47,6 +50,7 @@ static struct view operand_view(const struct worker *w, const struct bound_step 
     v.data = w->tile + operand->offset_bytes + (row - w->tile_row) * row_bytes;
     break;
   case PLACE_WEIGHT:
+    FW_ASSERT(in >= 0);
     v.data = b->weights[in], v.stride = operand->cols;
     break;
   case PLACE_POSITIONS:
@@ -82,8 +86,8 @@ static void run_row_step(const struct worker *w, const struct bound_step *b, int
   w->e->bound->device->ops->row_run(b->row, &call);
 }
 
-static void run_product(const struct worker *w, const struct bound_step *b, int32_t slice,
-                        int64_t row, int64_t n_rows) {
+static void run_product(const struct worker *w, const struct bound_step *b, int32_t unit,
+                        int32_t n_units, int64_t row, int64_t n_rows, const void *next) {
   const struct step *step = b->step;
   struct view operands[EPILOGUE_MAX];
   for (int i = 0; i < step->linear.n_epilogue; i++) {
@@ -93,7 +97,9 @@ static void run_product(const struct worker *w, const struct bound_step *b, int3
     operands[i] = operand_view(w, b, &step->in[in], in, row);
   }
   struct product_run run = {.thread = w->index,
-                            .slice = slice,
+                            .unit = unit,
+                            .n_units = n_units,
+                            .next = next,
                             .rows = (int32_t)n_rows,
                             .x = operand_view(w, b, &step->in[0], 0, row).data,
                             .y = operand_view(w, b, &step->out[0], -1, row).data,
@@ -118,63 +124,144 @@ static void timing_stop(const struct worker *w, int32_t step, int64_t start) {
   if (start) w->space->step_ns[step] += thread_ns() - start;
 }
 
-// All rows of one tile (or of a tile's share) through one step, by one thread.
-static void run_step_alone(const struct worker *w, int32_t index, int64_t row, int64_t n_rows) {
-  const struct bound_step *b = &w->e->bound->steps[index];
-  int64_t start = timing_start(w);
-  if (b->step->kind == STEP_ROW) {
-    run_row_step(w, b, row, n_rows);
-  } else {
-    for (int32_t s = 0; s < product_slices(b->product); s++)
-      run_product(w, b, s, row, n_rows);
-  }
-  timing_stop(w, index, start);
+static int64_t wait_start(const struct worker *w) {
+  return w->e->bound->device->timing ? clock_now_ns() : 0;
 }
 
-static void run_step_shared(const struct worker *w, int32_t index, int64_t row, int64_t n_rows) {
-  const struct bound_step *b = &w->e->bound->steps[index];
-  int64_t start = timing_start(w);
-  if (b->step->kind == STEP_ROW) {
-    int64_t begin = n_rows * w->index / w->n, end = n_rows * (w->index + 1) / w->n;
-    if (begin < end) run_row_step(w, b, row + begin, end - begin);
-  } else {
-    for (int32_t s = w->index; s < product_slices(b->product); s += w->n)
-      run_product(w, b, s, row, n_rows);
-  }
-  timing_stop(w, index, start);
+static void wait_stop(const struct worker *w, int64_t start) {
+  if (start) w->space->wait_ns += clock_now_ns() - start;
 }
 
 static bool is_needed(const struct worker *w, int32_t step) {
   return w->e->bound->plan->steps[step].needed_by & w->e->outputs;
 }
 
-static void run_shared_tile(struct worker *w, const struct segment *segment, int64_t n_rows) {
-  w->tile = w->e->bound->threads[0].tile;
-  w->tile_row = 0;
-  bool first = true;
+// ---- tiles ----
+#define SHARED_ROWS 8 // rows of one unit of a row step
+
+struct tile {
+  const struct segment *segment;
+  struct segment_state *state;
+  int64_t n_tiles, row, n_rows;
+};
+
+// All rows of one tile through one step, by one thread.
+static void run_step_alone(const struct worker *w, const struct tile *tile, int32_t index) {
+  const struct bound_step *b = &w->e->bound->steps[index];
+  int64_t start = timing_start(w);
+  if (b->step->kind == STEP_ROW) {
+    run_row_step(w, b, tile->row, tile->n_rows);
+  } else {
+    bool last = index + 1 == tile->segment->first + tile->segment->count;
+    const struct product *next = last ? tile->segment->product : b->next;
+    run_product(w, b, 0, product_units(b->product), tile->row, tile->n_rows,
+                next ? product_unit_weights(next, 0) : NULL);
+  }
+  timing_stop(w, index, start);
+}
+
+// The weights that this thread wants after a claim: what follows in its range, or its range of the
+// next product.
+static const void *weights_after(const struct worker *w, const struct bound_step *b,
+                                 const struct desk_claim *claim) {
+  if (claim->next >= 0) return product_unit_weights(b->product, claim->next);
+  if (!b->next) return NULL;
+  return product_unit_weights(b->next, desk_first(product_units(b->next), w->index, w->n));
+}
+
+// Takes some units of what lies on a desk, and does them. False: there are none.
+static bool run_units(const struct worker *w, struct desk *desk) {
+  struct desk_claim claim;
+  if (!desk_take(desk, w->index, &claim)) return false;
+  const struct desk_job *job = &claim.job;
+  const struct bound_step *b = &w->e->bound->steps[job->step];
+  struct worker helper = *w;
+  helper.tile = job->tile, helper.tile_row = job->row;
+  int64_t start = timing_start(w);
+  if (b->step->kind == STEP_ROW) {
+    int64_t begin = (int64_t)claim.unit * SHARED_ROWS,
+            end = begin + (int64_t)claim.n_units * SHARED_ROWS;
+    if (end > job->n_rows) end = job->n_rows;
+    run_row_step(&helper, b, job->row + begin, end - begin);
+  } else {
+    run_product(&helper, b, claim.unit, claim.n_units, job->row, job->n_rows,
+                weights_after(w, b, &claim));
+  }
+  timing_stop(w, job->step, start);
+  desk_done(desk, w->e->bound->device->team, claim.n_units);
+  return true;
+}
+
+static void run_step_shared(const struct worker *w, const struct tile *tile, int32_t index) {
+  struct device *device = w->e->bound->device;
+  struct desk *desk = desk_of(device->desks, w->index);
+  const struct bound_step *b = &w->e->bound->steps[index];
+  struct desk_job job = {index, (int32_t)tile->n_rows, tile->row, w->tile};
+  int32_t units = b->step->kind == STEP_ROW
+                      ? (int32_t)((tile->n_rows + SHARED_ROWS - 1) / SHARED_ROWS)
+                      : product_units(b->product);
+  desk_lay(desk, &job, units, w->index, tile->n_tiles == 1);
+  while (run_units(w, desk)) {
+  }
+  int64_t start = wait_start(w);
+  desk_wait(desk, device->team);
+  wait_stop(w, start);
+}
+
+static void run_tile(struct worker *w, const struct tile *tile) {
+  w->tile = w->space->tile;
+  w->tile_row = tile->row;
+  const struct segment *segment = tile->segment;
   for (int32_t i = segment->first; i < segment->first + segment->count; i++) {
     if (!is_needed(w, i)) continue;
-    if (!first) team_barrier(w->e->bound->device->team);
-    first = false;
-    run_step_shared(w, i, 0, n_rows);
+    bool others_idle =
+        atomic_load_explicit(&tile->state->next, memory_order_relaxed) >= tile->n_tiles;
+    if (w->n > 1 && others_idle)
+      run_step_shared(w, tile, i);
+    else
+      run_step_alone(w, tile, i);
   }
+}
+
+static bool help_others(const struct worker *w) {
+  for (int i = 1; i < w->n; i++)
+    if (run_units(w, desk_of(w->e->bound->device->desks, (w->index + i) % w->n))) return true;
+  return false;
+}
+
+// Until all pieces of a segment are done.
+static void wait_pieces(const struct worker *w, struct segment_state *state, uint32_t n_pieces,
+                        bool help) {
+  int64_t start = wait_start(w), helped = 0;
+  for (int spins = 0; atomic_load_explicit(&state->done, memory_order_acquire) != n_pieces;) {
+    int64_t begin = wait_start(w);
+    if (help && help_others(w)) {
+      spins = 0;
+      if (begin) helped += clock_now_ns() - begin;
+    } else if (++spins < TEAM_SPINS)
+      team_relax();
+    else
+      team_doze(w->e->bound->device->team, &state->done, n_pieces);
+  }
+  wait_stop(w, start ? start + helped : 0);
 }
 
 static void run_tiles(struct worker *w, const struct segment *segment, struct segment_state *state,
                       int64_t n_rows) {
-  // Tiles of equal height, and as many as the threads can share evenly.
+  // Tiles of equal height, and as many as the threads can share evenly; few rows make one, which
+  // all share.
   int64_t n_tiles = (n_rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
-  n_tiles = (n_tiles + w->n - 1) / w->n * w->n;
-  w->tile = w->space->tile;
+  if (n_tiles > 1) n_tiles = (n_tiles + w->n - 1) / w->n * w->n;
+  struct tile tile = {.segment = segment, .state = state, .n_tiles = n_tiles};
   for (;;) {
     int64_t t = atomic_fetch_add_explicit(&state->next, 1, memory_order_relaxed);
-    if (t >= n_tiles) return;
-    int64_t begin = n_rows * t / n_tiles, end = n_rows * (t + 1) / n_tiles;
-    if (begin == end) continue;
-    w->tile_row = begin;
-    for (int32_t i = segment->first; i < segment->first + segment->count; i++)
-      if (is_needed(w, i)) run_step_alone(w, i, begin, end - begin);
+    if (t >= n_tiles) break;
+    tile.row = n_rows * t / n_tiles;
+    tile.n_rows = n_rows * (t + 1) / n_tiles - tile.row;
+    if (tile.n_rows > 0) run_tile(w, &tile);
+    team_count(w->e->bound->device->team, &state->done, 1, (uint32_t)n_tiles);
   }
+  wait_pieces(w, state, (uint32_t)n_tiles, true);
 }
 
 // ---- attention ----
@@ -225,6 +312,7 @@ static void run_attention(const struct worker *w, int32_t index, struct segment_
   const struct bound_step *b = &w->e->bound->steps[index];
   const struct batch_geometry *g = w->e->geometry;
   int64_t start = timing_start(w), base = 0; // base: pieces before sequence `seq`
+  uint32_t mine = 0;
   int64_t piece = atomic_fetch_add_explicit(&state->next, 1, memory_order_relaxed);
   for (int32_t seq = 0; seq < g->n_seqs; seq++) {
     int32_t length = g->cu_seqlens[seq + 1] - g->cu_seqlens[seq];
@@ -233,36 +321,34 @@ static void run_attention(const struct worker *w, int32_t index, struct segment_
     while (piece < base + pieces) {
       int64_t at = piece - base;
       attention_piece(w, b, seq, (int32_t)(at / tiles), (int32_t)(at % tiles) * ATTENTION_QUERIES);
+      mine++;
       piece = atomic_fetch_add_explicit(&state->next, 1, memory_order_relaxed);
     }
     base += pieces;
   }
   timing_stop(w, index, start);
+  if (mine) team_count(w->e->bound->device->team, &state->done, mine, (uint32_t)base);
+  wait_pieces(w, state, (uint32_t)base, false);
 }
 
 // ---- the walk ----
 static void run_thread(void *arg, int index) {
   struct execution *e = arg;
   const struct bound_plan *bound = e->bound;
-  struct team *team = bound->device->team;
-  struct worker w = {.e = e, .index = index, .n = team_size(team), .space = &bound->threads[index]};
-  if (bound->device->timing)
+  struct worker w = {
+      .e = e, .index = index, .n = team_size(bound->device->team), .space = &bound->threads[index]};
+  if (bound->device->timing) {
     memset(w.space->step_ns, 0, (size_t)bound->plan->n_steps * sizeof(int64_t));
-  bool first = true;
+    w.space->wait_ns = 0;
+  }
   for (int32_t i = 0; i < bound->n_segments; i++) {
     const struct segment *segment = &bound->segments[i];
     if (!(segment->needed_by & e->outputs)) continue;
-    if (!first) team_barrier(team);
-    first = false;
-    if (!segment->row_local) {
-      run_attention(&w, segment->first, &bound->states[i]);
-      continue;
-    }
-    int64_t n_rows = rows_of(e, bound->plan->steps[segment->first].rows);
-    if (w.n > 1 && n_rows <= PRODUCT_ROWS)
-      run_shared_tile(&w, segment, n_rows);
+    if (segment->row_local)
+      run_tiles(&w, segment, &bound->states[i],
+                rows_of(e, bound->plan->steps[segment->first].rows));
     else
-      run_tiles(&w, segment, &bound->states[i], n_rows);
+      run_attention(&w, segment->first, &bound->states[i]);
   }
 }
 
@@ -282,8 +368,10 @@ enum status cpu_run(struct lane *lane, const struct bound_plan *bound,
   FW_ASSERT(bound->plan->arena_bytes <= lane->arena_bytes);
   caller_init();
   int64_t start = clock_now_ns();
-  for (int32_t i = 0; i < bound->n_segments; i++)
+  for (int32_t i = 0; i < bound->n_segments; i++) {
     atomic_store_explicit(&bound->states[i].next, 0, memory_order_relaxed);
+    atomic_store_explicit(&bound->states[i].done, 0, memory_order_relaxed);
+  }
   struct execution e = {.lane = lane, .bound = bound, .geometry = geometry, .outputs = outputs};
   team_run(bound->device->team, run_thread, &e);
   lane->times.compute_ns += clock_now_ns() - start;

@@ -11,10 +11,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// About a hundred microseconds: longer than the slip between two threads that do equal work (a step
-// of a small batch is that long, and a futex wake-up costs half of it), shorter than a time slice.
-#define SPINS 2000
-
 // A word that threads wait on until it changes.
 struct gate {
   _Alignas(64) _Atomic uint32_t value;
@@ -33,13 +29,13 @@ struct team {
   team_fn fn; // of the current run; written before `start` opens
   void *arg;
   bool stop;
-  struct gate start, barrier;
+  struct gate start, barrier, count;
   _Alignas(64) _Atomic uint32_t arrived;
   int n_started;
   struct helper helpers[];
 };
 
-static void cpu_relax(void) {
+void team_relax(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
@@ -51,7 +47,7 @@ static void cpu_relax(void) {
 static void gate_wait(struct gate *gate, uint32_t seen, int spins) {
   for (int i = 0; i < spins; i++) {
     if (atomic_load_explicit(&gate->value, memory_order_acquire) != seen) return;
-    cpu_relax();
+    team_relax();
   }
   atomic_fetch_add(&gate->sleepers, 1);
   while (atomic_load(&gate->value) == seen)
@@ -73,8 +69,23 @@ void team_barrier(struct team *team) {
     atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
     gate_open(&team->barrier);
   } else {
-    gate_wait(&team->barrier, seen, SPINS);
+    gate_wait(&team->barrier, seen, TEAM_SPINS);
   }
+}
+
+// As with a gate, all of it sequentially consistent: either the one who completes the count sees
+// the sleeper, or the sleeper sees the count.
+void team_count(struct team *team, _Atomic uint32_t *counter, uint32_t n, uint32_t target) {
+  if (atomic_fetch_add(counter, n) + n != target) return;
+  if (atomic_load(&team->count.sleepers) > 0) gate_open(&team->count);
+}
+
+void team_doze(struct team *team, const _Atomic uint32_t *counter, uint32_t target) {
+  uint32_t seen = atomic_load(&team->count.value);
+  atomic_fetch_add(&team->count.sleepers, 1);
+  if (atomic_load(counter) != target)
+    syscall(SYS_futex, (uint32_t *)&team->count.value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+  atomic_fetch_sub(&team->count.sleepers, 1);
 }
 
 static void *helper_main(void *arg) {

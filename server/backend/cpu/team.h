@@ -1,15 +1,22 @@
 // A team of threads that run one function together (SPMD): the executor's own thread and n - 1
 // helpers.
 //
-// Between runs helpers sleep in the kernel and cost nothing. Inside a run a barrier spins for a few
-// microseconds and then sleeps too, so a team shares two cores with a loop thread and clients
-// without burning their time.
+// Between runs helpers sleep in the kernel and cost nothing. Inside a run, whoever waits spins for
+// about a hundred microseconds and then sleeps too, so a team shares two cores with a loop thread
+// and clients without burning their time.
 #ifndef BACKEND_CPU_TEAM_H
 #define BACKEND_CPU_TEAM_H
 
 #include "base/status.h"
 
+#include <stdatomic.h>
+#include <stdint.h>
+
 #define TEAM_MAX 256
+// Looks before whoever waits goes to sleep. About a hundred microseconds: longer than the slip
+// between two threads that do equal work (a step of a small batch is that long, and a futex wake-up
+// costs half of it), shorter than a time slice.
+#define TEAM_SPINS 2000
 
 struct team;
 typedef void (*team_fn)(void *arg, int index); // index 0 is the calling thread
@@ -24,5 +31,14 @@ void team_run(struct team *team, team_fn fn, void *arg);
 // Inside a run: returns when all threads of the team have called it. Publishes everything written
 // before.
 void team_barrier(struct team *team);
+
+// Inside a run, pieces of work are counted when they are done; threads wait until all are.
+// Adds n to the counter; when that makes it `target`, sleepers wake. Publishes everything written
+// before.
+void team_count(struct team *team, _Atomic uint32_t *counter, uint32_t n, uint32_t target);
+// After TEAM_SPINS looks at the counter in vain (team_relax in between): sleeps until somebody's
+// count is complete. Look again afterwards.
+void team_doze(struct team *team, const _Atomic uint32_t *counter, uint32_t target);
+void team_relax(void);
 
 #endif
