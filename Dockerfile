@@ -30,15 +30,18 @@ ENTRYPOINT ["/usr/bin/fusewired", "--config", "/etc/fusewire/server.yaml"]
 CMD ["/etc/fusewire/models/mlp.yaml"]
 
 # ---- cuda -----------------------------------------------------------------------------------------
-# libcuda.so comes from the host's driver through the container toolkit; everything else is in the image.
+# libcuda.so comes from the host's driver (580 or newer) through the container toolkit; everything else is in the image,
+# NVRTC (for generated kernels) and cuBLASLt with it: they are opened when a GPU is, and make most of its size. Without the
+# 540 MB of cuBLASLt products are our own alone: --build-arg CUDA_LATE="libnvrtc.so.13 libnvrtc-builtins.so.13.0".
 FROM ${CUDA_BUILD_BASE} AS build-cuda
 RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
       gcc g++ libc6-dev cmake ninja-build pkg-config libuv1-dev libnghttp2-dev libprotobuf-c-dev \
-      protobuf-c-compiler libyaml-dev libssl-dev libdnnl-dev libjansson-dev libmicrohttpd-dev \
+      protobuf-c-compiler libyaml-dev libssl-dev libjansson-dev libmicrohttpd-dev \
     && rm -rf /var/lib/apt/lists/*
 COPY . /source
-RUN cd /source && cmake --preset cuda -DFUSEWIRE_TESTS=OFF && cmake --build build/cuda \
-    && sh scripts/rootfs.sh build/cuda /rootfs
+ARG CUDA_LATE="libnvrtc.so.13 libnvrtc-builtins.so.13.0 libcublasLt.so.13"
+RUN cd /source && cmake --preset cuda -DFUSEWIRE_TESTS=OFF && cmake --build build/cuda --target fusewired fusewire \
+    && sh scripts/rootfs.sh build/cuda /rootfs $CUDA_LATE
 
 FROM ${RUN_BASE} AS cuda
 COPY --from=build-cuda /rootfs/ /
