@@ -1,0 +1,68 @@
+"""Several GPUs of one host are replicas behind one port: all of them work, and every answer is right."""
+import tempfile
+import threading
+import unittest
+
+import numpy as np
+from harness import bert_reference, device, tiny_bert, triton
+from harness.daemon import Daemon
+
+CALLERS, CALLS = 16, 40
+
+
+def by_device(metrics, name):
+    """{device label: value} of one gauge."""
+    prefix = name + "{device=\""
+    return {key[len(prefix):].split('"')[0]: value for key, value in metrics.items() if key.startswith(prefix)}
+
+
+@unittest.skipUnless(device.on_gpu(), "needs FUSEWIRE_TEST_DEVICE=cuda")
+class GpusTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.model = tiny_bert.write(self.folder.name)
+        self.reference = bert_reference.BertReference(self.folder.name)
+
+    def call_from_many(self, daemon, failures):
+        def work(seed):
+            random = np.random.default_rng(seed)
+            client = triton.connect(daemon)
+            for _ in range(CALLS):
+                ids = random.integers(0, tiny_bert.VOCABULARY, (1, random.integers(1, 100)))
+                found = triton.infer(client, "tiny", {"input_ids": ids}).as_numpy("last_hidden_state")[0]
+                expected = self.reference.hidden(ids[0])
+                error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+                if not error < 2e-6:
+                    failures.append(f"caller {seed}, {ids.shape}: {error}")
+            client.close()
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(CALLERS)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def test_every_gpu_works_and_every_answer_is_right(self):
+        with Daemon([self.model]) as daemon:
+            names = sorted(by_device(daemon.metrics(), "fusewire_device_queue_requests"))
+            if len(names) < 2:
+                self.skipTest(f"one GPU here: {names}")
+            failures, most = [], dict.fromkeys(names, 0)
+            threads = self.call_from_many(daemon, failures)
+            while any(thread.is_alive() for thread in threads):
+                for name, waiting in by_device(daemon.metrics(), "fusewire_device_queue_requests").items():
+                    most[name] = max(most[name], waiting)
+            for thread in threads:
+                thread.join()
+            print(f"most requests seen at once: {most}")
+            self.assertEqual(failures, [])
+            self.assertTrue(all(count > 0 for count in most.values()), most)
+
+    def test_device_gpus_chooses_which_ones_serve(self):
+        with Daemon([self.model], {"device": {"gpus": "0"}}) as daemon:
+            self.assertEqual(sorted(by_device(daemon.metrics(), "fusewire_device_queue_requests")), ["cuda:0"])
+            client = triton.connect(daemon)
+            ids = np.arange(7, dtype=np.int64)[None]
+            found = triton.infer(client, "tiny", {"input_ids": ids}).as_numpy("last_hidden_state")[0]
+            np.testing.assert_allclose(found, self.reference.hidden(ids[0]), atol=1e-4)
+            client.close()
