@@ -30,9 +30,8 @@ static int flash_launch(const struct attention_problem *p, const struct view *in
   flash_args a = {};
   a.o = out->data, a.o_stride = out->stride, a.cu_seqlens = g->cu_seqlens;
   a.n_seqs = g->n_seqs, a.heads = p->heads, a.group = p->heads / p->kv_heads;
-  a.q_tiles = (g->max_seqlen + C::ROWS - 1) / C::ROWS;
   a.scale_log2 = p->scale * FW_LOG2E;
-  const int64_t tiles = (int64_t)a.q_tiles * a.n_seqs * a.heads;
+  const int64_t tiles = row_tile_bound(g, C::ROWS) * a.heads; // there may be fewer
   if (tiles > INT32_MAX) return CUDA_UNSUPPORTED;
   rc = cudaFuncSetAttribute(flash_sm90<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                             C::SHARED_BYTES);

@@ -25,17 +25,8 @@
 #ifndef ATTENTION_FLASH_SM90_CUH
 #define ATTENTION_FLASH_SM90_CUH
 
-#include "kernels/common/act.cuh"
+#include "kernels/attention/flash_common.cuh"
 #include "kernels/ptx/wgmma.cuh"
-
-struct flash_args {
-  void *o;
-  int64_t o_stride;
-  const int32_t *cu_seqlens;
-  int32_t n_seqs, heads, group; // group: query heads to a key head
-  int32_t q_tiles;              // of the longest sequence
-  float scale_log2;             // scale * log2(e), > 0
-};
 
 template <class T_, int D_, int KEYS_, int NQ_, bool CAUSAL_> struct flash_config {
   using T = T_;
@@ -45,12 +36,12 @@ template <class T_, int D_, int KEYS_, int NQ_, bool CAUSAL_> struct flash_confi
   static constexpr int Q_PANEL = ROWS * 128, KV_PANEL = KEYS * 128;
   static constexpr int Q_BYTES = Q_PANEL * PANELS, KV_BYTES = KV_PANEL * PANELS;
   static constexpr int SHARED_BYTES =
-      1024 + NQ * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * (2 * NQ + 4 * STAGES);
+      1024 + NQ * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * (2 * NQ + 4 * STAGES) + 16 * NQ;
 };
 
 // Barriers and buffers of a block, by shared-memory address.
 template <class C> struct flash_shared {
-  uint32_t q, k, v, bars;
+  uint32_t q, k, v, bars, tiles;
   __device__ __forceinline__ uint32_t q_at(int i) const {
     return q + i * C::Q_BYTES;
   }
@@ -74,31 +65,19 @@ template <class C> struct flash_shared {
   }
 };
 
-struct flash_tile {
-  int head, q0, length, blocks;
-  int64_t token0;
-};
-
-// Tile t of the launch; false where the sequence has no such rows. Causal: longest work first.
-template <class C>
-static __device__ __forceinline__ bool flash_locate(const flash_args &a, int t, flash_tile *tile) {
-  int q, rest;
-  if (C::CAUSAL) {
-    const int pairs = a.n_seqs * a.heads;
-    q = a.q_tiles - 1 - t / pairs, rest = t % pairs;
-  } else {
-    q = t % a.q_tiles, rest = t / a.q_tiles;
-  }
-  const int seq = rest / a.heads;
-  tile->head = rest % a.heads;
-  tile->token0 = a.cu_seqlens[seq];
-  tile->length = (int)(a.cu_seqlens[seq + 1] - tile->token0);
-  tile->q0 = q * C::ROWS;
-  if (tile->q0 >= tile->length) return false;
-  const int last =
-      C::CAUSAL && tile->q0 + C::ROWS < tile->length ? tile->q0 + C::ROWS : tile->length;
-  tile->blocks = (last + C::KEYS - 1) / C::KEYS;
-  return true;
+// What the producer found goes to the consumers beside Q, under the same barriers.
+static __device__ __forceinline__ void flash_tile_put(uint32_t to, const flash_tile &t) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(t.head), "r"(t.q0),
+               "r"(t.length), "r"(t.token0)
+               : "memory");
+}
+static __device__ __forceinline__ flash_tile flash_tile_get(uint32_t from) {
+  flash_tile t;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(t.head), "=r"(t.q0), "=r"(t.length), "=r"(t.token0)
+               : "r"(from)
+               : "memory");
+  return t;
 }
 
 template <int STAGES> struct flash_ring {
@@ -110,36 +89,53 @@ template <int STAGES> struct flash_ring {
   }
 };
 
+// One thread's part of a tile: Q, then the blocks of K and V from the last to the first.
+template <class C>
+static __device__ __forceinline__ void
+flash_load_tile(const flash_args &a, const flash_shared<C> &s, const CUtensorMap *map_q,
+                const CUtensorMap *map_k, const CUtensorMap *map_v, const flash_tile &tile,
+                flash_ring<C::NQ> &q, flash_ring<C::STAGES> &kv) {
+  mbar_wait(s.q_empty(q.stage), q.parity);
+  flash_tile_put(s.tiles + 16 * q.stage, tile);
+  if (tile.head < 0) {
+    mbar_arrive(s.q_full(q.stage));
+    return;
+  }
+  const int kv_head = tile.head / a.group;
+  mbar_expect(s.q_full(q.stage), C::Q_BYTES);
+  for (int p = 0; p < C::PANELS; p++)
+    tma_load_3d(s.q_at(q.stage) + p * C::Q_PANEL, map_q, s.q_full(q.stage), p * 64, tile.head,
+                tile.token0 + tile.q0);
+  q.next();
+  for (int j = tile.blocks<C>() - 1; j >= 0; j--) {
+    const int token = tile.token0 + j * C::KEYS;
+    mbar_wait(s.k_empty(kv.stage), kv.parity);
+    mbar_expect(s.k_full(kv.stage), C::KV_BYTES);
+    for (int p = 0; p < C::PANELS; p++)
+      tma_load_3d(s.k + kv.stage * C::KV_BYTES + p * C::KV_PANEL, map_k, s.k_full(kv.stage), p * 64,
+                  kv_head, token);
+    mbar_wait(s.v_empty(kv.stage), kv.parity);
+    mbar_expect(s.v_full(kv.stage), C::KV_BYTES);
+    for (int p = 0; p < C::PANELS; p++)
+      tma_load_3d(s.v + kv.stage * C::KV_BYTES + p * C::KV_PANEL, map_v, s.v_full(kv.stage), p * 64,
+                  kv_head, token);
+    kv.next();
+  }
+}
+
+// The producer warp: all lanes look for tiles, the first one moves them.
 template <class C>
 static __device__ __forceinline__ void
 flash_produce(const flash_args &a, const flash_shared<C> &s, const CUtensorMap *map_q,
-              const CUtensorMap *map_k, const CUtensorMap *map_v, int tiles) {
+              const CUtensorMap *map_k, const CUtensorMap *map_v) {
   flash_ring<C::NQ> q(1);
   flash_ring<C::STAGES> kv(1);
-  flash_tile tile;
-  for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-    if (!flash_locate<C>(a, t, &tile)) continue;
-    const int kv_head = tile.head / a.group;
-    mbar_wait(s.q_empty(q.stage), q.parity);
-    mbar_expect(s.q_full(q.stage), C::Q_BYTES);
-    for (int p = 0; p < C::PANELS; p++)
-      tma_load_3d(s.q_at(q.stage) + p * C::Q_PANEL, map_q, s.q_full(q.stage), p * 64, tile.head,
-                  (int)tile.token0 + tile.q0);
-    q.next();
-    for (int j = tile.blocks - 1; j >= 0; j--) {
-      const int token = (int)tile.token0 + j * C::KEYS;
-      mbar_wait(s.k_empty(kv.stage), kv.parity);
-      mbar_expect(s.k_full(kv.stage), C::KV_BYTES);
-      for (int p = 0; p < C::PANELS; p++)
-        tma_load_3d(s.k + kv.stage * C::KV_BYTES + p * C::KV_PANEL, map_k, s.k_full(kv.stage),
-                    p * 64, kv_head, token);
-      mbar_wait(s.v_empty(kv.stage), kv.parity);
-      mbar_expect(s.v_full(kv.stage), C::KV_BYTES);
-      for (int p = 0; p < C::PANELS; p++)
-        tma_load_3d(s.v + kv.stage * C::KV_BYTES + p * C::KV_PANEL, map_v, s.v_full(kv.stage),
-                    p * 64, kv_head, token);
-      kv.next();
-    }
+  flash_order<C> order(a);
+  for (int t = blockIdx.x;; t += gridDim.x) {
+    const flash_tile tile = order.at(t);
+    if (threadIdx.x % 32 == 0) flash_load_tile<C>(a, s, map_q, map_k, map_v, tile, q, kv);
+    __syncwarp();
+    if (tile.head < 0) return;
   }
 }
 
@@ -172,67 +168,6 @@ static __device__ __forceinline__ void flash_values(float (&o)[C::D / 2],
     wgmma<C::D, typename C::T>::mixed(o, p + 4 * kk, desc_v + kk * (16 * 128 >> 4), 1);
   wgmma_commit();
   hold(o);
-}
-
-// Columns that row `row` must not see get -inf. `first` is the block's first key.
-template <class C>
-static __device__ __forceinline__ void flash_mask(float (&s)[C::KEYS / 2], int first, int row,
-                                                  int length) {
-  const int lane = threadIdx.x % 32, col0 = first + lane % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < C::KEYS / 2; i++) {
-    const int col = col0 + i / 4 * 8 + (i & 1), r = row + (i & 2 ? 8 : 0);
-    if (col >= length || (C::CAUSAL && col > r)) s[i] = -INFINITY;
-  }
-}
-
-static __device__ __forceinline__ float quad_max(float x) {
-  x = fw_max(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return fw_max(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-static __device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
-// Scores become probabilities relative to the new maximum; `scale` gets what O and the sums so far
-// must be multiplied by. sum stays a part of each thread until the end.
-template <int N>
-static __device__ __forceinline__ void flash_softmax(float (&s)[N], float (&top)[2],
-                                                     float (&sum)[2], float (&scale)[2], float c) {
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    float m = top[h];
-#pragma unroll
-    for (int i = 0; i < N / 4; i++)
-      m = fw_max(m, fw_max(s[4 * i + 2 * h], s[4 * i + 2 * h + 1]));
-    m = quad_max(m);
-    const float base = m == -INFINITY ? 0.0f : m * c;
-    scale[h] = fw_ex2(top[h] * c - base);
-    top[h] = m;
-    float total = 0.0f;
-#pragma unroll
-    for (int i = 0; i < N / 4; i++) {
-#pragma unroll
-      for (int e = 0; e < 2; e++) {
-        float &x = s[4 * i + 2 * h + e];
-        x = fw_ex2(fmaf(x, c, -base));
-        total += x;
-      }
-    }
-    sum[h] = fmaf(sum[h], scale[h], total);
-  }
-}
-
-template <class T, int N>
-static __device__ __forceinline__ void flash_pack(const float (&s)[N], uint32_t (&p)[N / 2]) {
-#pragma unroll
-  for (int i = 0; i < N / 2; i++) {
-    if (__is_same(T, __nv_bfloat16))
-      asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(s[2 * i + 1]), "f"(s[2 * i]));
-    else
-      asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(s[2 * i + 1]), "f"(s[2 * i]));
-  }
 }
 
 // The rows of V from `valid` on, to zero: they are another sequence's.
@@ -286,7 +221,8 @@ static __device__ __forceinline__ void flash_write(float (&o)[C::D / 2], const f
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "r"(rows + chunk / 8 * C::Q_PANEL + r * 128 + (((chunk % 8) ^ (r & 7)) << 4)));
-    *(uint4 *)((T *)a.o + (tile.token0 + token) * a.o_stride + tile.head * C::D + chunk * 8) = x;
+    *(uint4 *)((T *)a.o + (int64_t)(tile.token0 + token) * a.o_stride + tile.head * C::D +
+               chunk * 8) = x;
   }
 }
 
@@ -304,7 +240,7 @@ flash_consume_tile(const flash_args &a, const flash_shared<C> &sh, const flash_t
 #pragma unroll
   for (int i = 0; i < C::D / 2; i++)
     o[i] = 0.0f;
-  int j = tile.blocks - 1;
+  int j = tile.blocks<C>() - 1;
   // a block is masked where it reaches beyond the sequence, or beyond this warpgroup's first row
   auto masked = [&](int block) {
     const int end = (block + 1) * C::KEYS;
@@ -363,9 +299,9 @@ __global__ void __launch_bounds__(C::THREADS, 1)
   s.q = (smem_address(raw) + 1023) & ~1023u;
   s.k = s.q + C::NQ * C::Q_BYTES;
   s.v = s.k + C::STAGES * C::KV_BYTES;
-  s.bars = s.v + C::STAGES * C::KV_BYTES;
-  const int wg = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0),
-            tiles = a.q_tiles * a.n_seqs * a.heads;
+  s.tiles = s.v + C::STAGES * C::KV_BYTES;
+  s.bars = s.tiles + 16 * C::NQ;
+  const int wg = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
     tma_prefetch_map(&map_q);
     tma_prefetch_map(&map_k);
@@ -381,17 +317,17 @@ __global__ void __launch_bounds__(C::THREADS, 1)
   __syncthreads();
   if (wg == 2) {
     registers_shrink<40>();
-    if (threadIdx.x == 256) flash_produce<C>(a, s, &map_q, &map_k, &map_v, tiles);
+    if (threadIdx.x < 256 + 32) flash_produce<C>(a, s, &map_q, &map_k, &map_v);
     return;
   }
   registers_grow<232>();
   if (wg == 1) bar_arrive(2, 256); // warpgroup 0 has the first turn
   flash_ring<C::NQ> q(0);
   flash_ring<C::STAGES> kr(0), vr(0);
-  flash_tile tile;
-  for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-    if (!flash_locate<C>(a, t, &tile)) continue;
+  while (true) {
     mbar_wait(s.q_full(q.stage), q.parity);
+    const flash_tile tile = flash_tile_get(s.tiles + 16 * q.stage);
+    if (tile.head < 0) return;
     flash_consume_tile<C>(a, s, tile, s.q_at(q.stage), kr, vr, wg);
     fence_async_proxy();
     __syncwarp();

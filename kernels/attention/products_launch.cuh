@@ -2,6 +2,7 @@
 #ifndef ATTENTION_PRODUCTS_LAUNCH_CUH
 #define ATTENTION_PRODUCTS_LAUNCH_CUH
 
+#include "kernels/attention/attention.h"
 #include "kernels/attention/products.h"
 #include "kernels/attention/products_mma.cuh"
 
@@ -49,7 +50,7 @@ static int context_mma(const struct attention_problem *p, const float *scores, c
                        const struct view *out, const struct batch_geometry *g,
                        cudaStream_t stream) {
   products_args a = {};
-  const int64_t tiles = context_tile_bound(g, CONTEXT_ROWS);
+  const int64_t tiles = row_tile_bound(g, CONTEXT_ROWS);
   if (p->head_dim % 8 != 0 || !rows_aligned(v) || (uintptr_t)out->data % 4 != 0 ||
       out->stride % 2 != 0 || tiles > INT32_MAX || p->heads > 65535)
     return CUDA_UNSUPPORTED;

@@ -12,8 +12,7 @@
 #define ATTENTION_PRODUCTS_MMA_CUH
 
 #include "kernels/attention/attention.h"
-#include "kernels/attention/seq_walk.cuh"
-#include "kernels/ptx/sm80.cuh"
+#include "kernels/attention/flash_common.cuh"
 
 struct products_args {
   const void *in[2]; // scores: q, k; context: v
@@ -29,18 +28,6 @@ struct products_args {
 static __device__ __forceinline__ float *head_scores(const products_args &a, const seq_tile &tile,
                                                      int head) {
   return a.scores + a.heads * a.scores_offset[tile.seq] + (int64_t)head * tile.length * tile.length;
-}
-
-// Rows [0, ROWS) from `from` on, those below `valid`, `dim` columns each, zero up to `width`.
-template <class T, int ROWS, int THREADS>
-static __device__ __forceinline__ void load_rows(uint32_t to, const T *from, int64_t stride,
-                                                 int valid, int dim, int width) {
-  const int chunks = width / 8, row_bytes = width * 2 + 16;
-  for (int i = threadIdx.x; i < ROWS * chunks; i += THREADS) {
-    const int r = i / chunks, c = i % chunks * 8;
-    const bool live = r < valid && c < dim;
-    copy_16(to + r * row_bytes + c * 2, live ? from + r * stride + c : from, live);
-  }
 }
 
 // ---- scores ------------------------------------------------------------------------------------

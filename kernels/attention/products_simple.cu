@@ -4,6 +4,7 @@
 // A block takes 64 x COLS of one head's product, 128 threads of 8 x COLS / 16; slabs of 16 along
 // the inner dimension pass through shared memory, the next one already on its way in registers.
 // Bound by the fp32 rate.
+#include "kernels/attention/attention.h"
 #include "kernels/attention/products.h"
 #include "kernels/attention/seq_walk.cuh"
 #include "kernels/gemm/epilogue.cuh"
@@ -217,7 +218,7 @@ int context_simple(const struct attention_problem *p, const float *scores, const
                    const struct view *out, const struct batch_geometry *g,
                    struct CUstream_st *stream) {
   simple_args a;
-  const int64_t tiles = context_tile_bound(g, ROWS);
+  const int64_t tiles = row_tile_bound(g, ROWS);
   if (!args_make(p, g, tiles, &a) || p->head_dim > 65535) return CUDA_UNSUPPORTED;
   a.in[0] = v->data, a.stride[0] = v->stride, a.out = out->data, a.out_stride = out->stride;
   a.scores = (float *)(uintptr_t)scores;
