@@ -108,6 +108,7 @@ static struct weight_block *block_find(const struct device *device,
     *offset = offset_in(block, operand);
     if (*offset >= 0) return block;
   }
+  *offset = 0;
   return NULL;
 }
 
@@ -153,7 +154,7 @@ static enum status block_new(struct upload *upload, const struct weight_table *t
 enum status weight_get(struct upload *upload, const struct weight_table *table,
                        const struct operand *operand, struct weight_block **block, void **data,
                        struct error *err) {
-  int64_t offset = 0;
+  int64_t offset;
   enum status status = STATUS_OK;
   struct weight_block *found = block_find(upload->device, table, operand, &offset);
   if (!found) status = block_new(upload, table, operand, &found, err);
