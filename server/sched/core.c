@@ -1,32 +1,16 @@
 #include "sched/core.h"
 #include "base/log.h"
 #include "sched/needs.h"
-#include "sched/pack.h"
-#include "sched/queue.h"
+#include "sched/work.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define CORE_MAX_LANES 8
 
-// One batch in flight.
-struct work {
-  struct lane *lane;
-  struct pack_arrays arrays;
-  struct batch_geometry geometry;
-  struct request *first;
-  struct queue *queue;
-  int64_t began_ns, n_tokens, n_seqs, sum_sq;
-  int32_t n_requests;
-  uint8_t outputs;
-  enum batch_close close;
-  struct pace_run run;
-  bool busy;
-};
-
 struct core {
   struct core_options options;
+  struct work_device on;
   struct queues queues;
   struct work works[CORE_MAX_LANES];
   int n_works;
@@ -53,20 +37,13 @@ enum status core_open(const struct core_options *options, struct core **out, str
   if (!core->options.now) core->options.now = clock_real;
   const struct device_caps *caps = options->backend->caps(options->device);
   core->small_tokens = caps->small_tokens;
+  core->on = (struct work_device){options->backend, options->device, options->device_index};
   int lanes = !caps->async ? 1 : options->lanes < CORE_MAX_LANES ? options->lanes : CORE_MAX_LANES;
+  struct lane_sizes sizes = {options->arena_bytes, options->max_tokens, options->max_seqs};
   enum status status = STATUS_OK;
-  for (; status == STATUS_OK && core->n_works < lanes; core->n_works++) {
-    struct work *work = &core->works[core->n_works];
-    status = pack_arrays_init(&work->arrays, options->max_tokens, options->max_seqs);
-    if (status != STATUS_OK) {
-      error_set(err, status, "out of memory for the batch arrays of %d tokens",
-                options->max_tokens);
-      break;
-    }
-    struct lane_sizes sizes = {options->arena_bytes, options->max_tokens, options->max_seqs};
-    status = options->backend->lane_open(options->device, &sizes, &work->lane, err);
-    if (status != STATUS_OK) pack_arrays_deinit(&work->arrays);
-    if (status != STATUS_OK) break;
+  for (int i = 0; i < lanes && status == STATUS_OK; i++) {
+    status = work_open(&core->works[i], &core->on, &sizes, err);
+    core->n_works += status == STATUS_OK;
   }
   if (status == STATUS_OK)
     *out = core;
@@ -78,56 +55,16 @@ enum status core_open(const struct core_options *options, struct core **out, str
 void core_close(struct core *core) {
   if (!core) return;
   FW_ASSERT(core_idle(core));
-  for (int i = 0; i < core->n_works; i++) {
-    core->options.backend->lane_close(core->options.device, core->works[i].lane);
-    pack_arrays_deinit(&core->works[i].arrays);
-  }
+  for (int i = 0; i < core->n_works; i++)
+    work_close(&core->works[i]);
   free(core);
-}
-
-// ---- warming ----
-#define WARM_TOKENS 64
-
-static enum status warm_lane(struct core *core, struct work *work, struct request *request,
-                             struct error *err) {
-  const struct backend_ops *backend = core->options.backend;
-  const struct model *model = request->model;
-  struct bound_plan *bound = model->bound[core->options.device_index][request->fusion];
-  struct pack_target target = {backend, work->lane, bound};
-  enum status status = backend->prepare ? backend->prepare(work->lane, bound, err) : STATUS_OK;
-  if (status != STATUS_OK) return status;
-  pack_in(&target, request, (struct pack_origin){0, 0},
-          needs_inputs(model, request->fusion, request->outputs));
-  pack_geometry(request, &work->arrays, &work->geometry);
-  status = backend->run(work->lane, bound, &work->geometry, request->outputs);
-  struct lane_times times;
-  int done = 0;
-  if (status == STATUS_OK) backend->submit(work->lane);
-  while (status == STATUS_OK && (done = backend->poll(work->lane, &times)) == 0)
-    usleep(100);
-  if (done < 0) status = STATUS_UNAVAILABLE;
-  return status == STATUS_OK
-             ? status
-             : error_set(err, status, "model \"%s\", fusion %s: its first batch failed: %s",
-                         model->name, fusion_name(request->fusion), status_name(status));
 }
 
 enum status core_warm(struct core *core, const struct model *model, enum fusion_mode fusion,
                       struct error *err) {
-  uint8_t outputs = (uint8_t)((1u << model->n_outputs) - 1);
-  int32_t tokens = WARM_TOKENS < model->batch.max_tokens ? WARM_TOKENS : model->batch.max_tokens;
-  if (model->has_sequences && tokens > model->max_seqlen) tokens = model->max_seqlen;
-  struct request request = {.model = (struct model *)model,
-                            .fusion = fusion,
-                            .outputs = outputs,
-                            .dense = true,
-                            .n_tokens = tokens,
-                            .n_seqs = model->has_sequences ? 1 : tokens,
-                            .padded_seqlen = tokens};
   enum status status = STATUS_OK;
-  if (!needs_steps(model, fusion, outputs)) return status;
   for (int i = 0; i < core->n_works && status == STATUS_OK; i++)
-    status = warm_lane(core, &core->works[i], &request, err);
+    status = work_warm(&core->works[i], model, fusion, err);
   return status;
 }
 
@@ -221,22 +158,11 @@ void core_cost(struct request *request, const struct lane_times *times, int64_t 
   cost->unfused_bytes = unfused.read_bytes + unfused.write_bytes;
 }
 
-static void batch_metrics(const struct work *work) {
-  struct model_metrics *metrics = work->queue->model->metrics[work->queue->fusion];
-  if (!metrics) return;
-  atomic_fetch_add_explicit(&metrics->batches, 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(&metrics->batch_requests, (uint64_t)work->n_requests,
-                            memory_order_relaxed);
-  atomic_fetch_add_explicit(&metrics->batch_tokens, (uint64_t)work->n_tokens, memory_order_relaxed);
-  atomic_fetch_add_explicit(&metrics->batch_close[work->close], 1, memory_order_relaxed);
-  hist_record(&metrics->batch_size_tokens, (uint64_t)work->n_tokens);
-}
-
 static void work_finish(struct core *core, struct work *work, const struct lane_times *times) {
   struct queue *queue = work->queue;
-  batch_metrics(work);
+  work_count(work);
   struct traffic_total total = {0};
-  if (needs_steps(queue->model, queue->fusion, work->outputs)) {
+  if (work_has_steps(work)) {
     pace_learn(&queue->pace, work->n_tokens,
                times->copy_in_ns + times->compute_ns + times->copy_out_ns);
     total = plan_traffic(queue->model->plans[queue->fusion], work->outputs, work->n_tokens,
@@ -275,60 +201,6 @@ static void work_poll(struct core *core, struct work *work) {
     work_fail(core, work, STATUS_UNAVAILABLE);
 }
 
-static void work_sum(struct work *work) {
-  work->n_tokens = work->n_seqs = work->sum_sq = 0;
-  work->n_requests = 0;
-  work->outputs = 0;
-  for (const struct request *request = work->first; request; request = request->next) {
-    work->n_tokens += request->n_tokens;
-    work->n_seqs += request->n_seqs;
-    work->sum_sq += request->sum_sq;
-    work->outputs |= request->outputs;
-    work->n_requests++;
-  }
-}
-
-static void work_stamp(struct work *work) {
-  for (struct request *request = work->first; request; request = request->next) {
-    request->t_ns[STAGE_BATCHED] = work->began_ns;
-    request->cost.batch_requests = work->n_requests;
-    request->cost.batch_tokens = (int32_t)work->n_tokens;
-    request->cost.close = work->close;
-  }
-}
-
-// Copy in, run, copy out, all of it handed to the device. Nothing is copied in, and nothing runs,
-// for outputs without steps.
-static enum status work_run(struct core *core, struct work *work) {
-  const struct model *model = work->queue->model;
-  enum fusion_mode fusion = work->queue->fusion;
-  const struct backend_ops *backend = core->options.backend;
-  struct pack_target target = {backend, work->lane,
-                               model->bound[core->options.device_index][fusion]};
-  bool steps = needs_steps(model, fusion, work->outputs);
-  if (steps) {
-    uint32_t inputs = needs_inputs(model, fusion, work->outputs);
-    struct pack_origin origin = {0, 0};
-    for (const struct request *request = work->first; request; request = request->next) {
-      pack_in(&target, request, origin, inputs);
-      origin = (struct pack_origin){origin.token + request->n_tokens, origin.seq + request->n_seqs};
-    }
-    pack_geometry(work->first, &work->arrays, &work->geometry);
-    enum status status = backend->run(work->lane, target.bound, &work->geometry, work->outputs);
-    if (status != STATUS_OK) return status;
-  }
-  struct pack_origin origin = {0, 0};
-  for (const struct request *request = work->first; request; request = request->next) {
-    if (steps)
-      pack_out(&target, request, origin);
-    else
-      pack_identity(request);
-    origin = (struct pack_origin){origin.token + request->n_tokens, origin.seq + request->n_seqs};
-  }
-  if (steps) backend->submit(work->lane);
-  return STATUS_OK;
-}
-
 // All that runs as one: its tokens, the first and the last end. False: nothing runs.
 static bool running(const struct core *core, struct pace_run *all, int64_t *last_ns) {
   *all = (struct pace_run){.expect_ns = CLOCK_NEVER, .began_ns = CLOCK_NEVER};
@@ -357,18 +229,13 @@ static struct pace_run expectation(const struct core *core, const struct work *w
 
 static void work_start(struct core *core, struct work *work, struct queue *queue,
                        struct batch_choice choice) {
-  work->queue = queue;
-  work->close = choice.close;
-  work->first = queue_pop(queue, &core->queues, choice.n);
-  work->began_ns = now(core);
-  work_sum(work);
-  work_stamp(work);
+  work_take(work, queue, queue_pop(queue, &core->queues, choice.n), choice.close, now(core));
   work->run = expectation(core, work);
   work->busy = true;
-  enum status status = work_run(core, work);
+  enum status status = work_run(work);
   if (status != STATUS_OK) {
     work_fail(core, work, status);
-  } else if (!needs_steps(queue->model, queue->fusion, work->outputs)) {
+  } else if (!work_has_steps(work)) {
     work_finish(core, work, &(struct lane_times){0});
   } else {
     work_poll(core, work); // a device that is not asynchronous is done already

@@ -82,7 +82,9 @@ int cuda_probe(void) {
 const char *cuda_absent(void) {
   int rc = atomic_load(&probe.error);
   if (cuda_probe() > 0) return "";
-  return rc < 0 ? "the NVIDIA driver did not answer" : cudaGetErrorString((cudaError_t)rc);
+  if (rc < 0) return "the NVIDIA driver does not answer";
+  if (rc == cudaErrorInsufficientDriver) return "no NVIDIA driver, or one too old for CUDA 13";
+  return cudaGetErrorString((cudaError_t)rc);
 }
 
 // ---- open, close ----
@@ -135,6 +137,21 @@ static void pinned_give(void *arg, void *memory, size_t bytes) {
     (void)cudaFreeHost(memory); // an error is an earlier one's, or the device's end
 }
 
+// Products go without cuBLASLt where it is not installed.
+static enum status open_kernels(struct device *device, struct error *err) {
+  char why[LT_MESSAGE_BYTES];
+  enum status status =
+      cuda_check(device, kernel_device_query(&device->kernels), "cannot be described", err);
+  if (status != STATUS_OK) return status;
+  if (lt_open(&device->lt, why) != 0) {
+    log_warn("no_cublaslt", "device cuda:%d: products run on our own kernels only: %s",
+             device->index, why);
+    device->lt = NULL;
+  }
+  device->kernels.lt = device->lt;
+  return STATUS_OK;
+}
+
 static enum status open_parts(struct device *device, const struct backend_options *options,
                               struct error *err) {
   char text[JIT_MESSAGE_BYTES];
@@ -142,6 +159,8 @@ static enum status open_parts(struct device *device, const struct backend_option
   struct host_pool_options host = {HOST_CHUNK_BYTES, pinned_take, pinned_give, device};
   enum status status = cuda_enter(device, err);
   if (status == STATUS_OK) status = describe(device, err);
+  if (status != STATUS_OK) return status;
+  status = open_kernels(device, err);
   if (status != STATUS_OK) return status;
   if (jit_open(&jit, &device->jit, text) != 0)
     return error_set(err, STATUS_UNAVAILABLE, "device cuda:%d: no compiler for its kernels: %s",
@@ -174,6 +193,7 @@ void cuda_close(struct device *device) {
   if (!device) return;
   host_pool_close(device->host);
   if (device->jit) jit_close(device->jit);
+  if (device->lt) lt_close(device->lt);
   free(device);
 }
 

@@ -1,0 +1,150 @@
+#include "sched/work.h"
+#include "sched/needs.h"
+
+#include <unistd.h>
+
+enum status work_open(struct work *work, const struct work_device *on,
+                      const struct lane_sizes *sizes, struct error *err) {
+  *work = (struct work){.on = on};
+  enum status status = pack_arrays_init(&work->arrays, sizes->max_tokens, sizes->max_seqs);
+  if (status != STATUS_OK)
+    return error_set(err, status, "out of memory for the batch arrays of %d tokens",
+                     sizes->max_tokens);
+  status = on->backend->lane_open(on->device, sizes, &work->lane, err);
+  if (status != STATUS_OK) pack_arrays_deinit(&work->arrays);
+  return status;
+}
+
+void work_close(struct work *work) {
+  work->on->backend->lane_close(work->on->device, work->lane);
+  pack_arrays_deinit(&work->arrays);
+}
+
+// ---- warming ----
+#define WARM_TOKENS 64
+
+static struct request warm_request(const struct model *model, enum fusion_mode fusion) {
+  int32_t tokens = WARM_TOKENS < model->batch.max_tokens ? WARM_TOKENS : model->batch.max_tokens;
+  if (model->has_sequences && tokens > model->max_seqlen) tokens = model->max_seqlen;
+  return (struct request){.model = (struct model *)(uintptr_t)model,
+                          .fusion = fusion,
+                          .outputs = (uint8_t)((1u << model->n_outputs) - 1),
+                          .dense = true,
+                          .n_tokens = tokens,
+                          .n_seqs = model->has_sequences ? 1 : tokens,
+                          .padded_seqlen = tokens};
+}
+
+static enum status run_and_wait(struct work *work, const struct bound_plan *bound,
+                                const struct request *request) {
+  const struct backend_ops *backend = work->on->backend;
+  struct pack_target target = {backend, work->lane, bound};
+  struct lane_times times;
+  int done;
+  pack_in(&target, request, (struct pack_origin){0, 0},
+          needs_inputs(request->model, request->fusion, request->outputs));
+  pack_geometry(request, &work->arrays, &work->geometry);
+  enum status status = backend->run(work->lane, bound, &work->geometry, request->outputs);
+  if (status != STATUS_OK) return status;
+  backend->submit(work->lane);
+  while ((done = backend->poll(work->lane, &times)) == 0)
+    usleep(100);
+  return done < 0 ? STATUS_UNAVAILABLE : STATUS_OK;
+}
+
+enum status work_warm(struct work *work, const struct model *model, enum fusion_mode fusion,
+                      struct error *err) {
+  const struct work_device *on = work->on;
+  struct request request = warm_request(model, fusion);
+  if (!needs_steps(model, fusion, request.outputs)) return STATUS_OK;
+  struct bound_plan *bound = model->bound[on->index][fusion];
+  enum status status =
+      on->backend->prepare ? on->backend->prepare(work->lane, bound, err) : STATUS_OK;
+  if (status != STATUS_OK) return status;
+  status = run_and_wait(work, bound, &request);
+  if (status == STATUS_OK) return status;
+  return error_set(err, status, "model \"%s\", fusion %s: its first batch failed: %s", model->name,
+                   fusion_name(fusion), status_name(status));
+}
+
+// ---- a batch ----
+static void work_sum(struct work *work) {
+  work->n_tokens = work->n_seqs = work->sum_sq = 0;
+  work->n_requests = 0;
+  work->outputs = 0;
+  for (const struct request *request = work->first; request; request = request->next) {
+    work->n_tokens += request->n_tokens;
+    work->n_seqs += request->n_seqs;
+    work->sum_sq += request->sum_sq;
+    work->outputs |= request->outputs;
+    work->n_requests++;
+  }
+}
+
+static void work_stamp(struct work *work) {
+  for (struct request *request = work->first; request; request = request->next) {
+    request->t_ns[STAGE_BATCHED] = work->began_ns;
+    request->cost.batch_requests = work->n_requests;
+    request->cost.batch_tokens = (int32_t)work->n_tokens;
+    request->cost.close = work->close;
+  }
+}
+
+void work_take(struct work *work, struct queue *queue, struct request *first,
+               enum batch_close close, int64_t now_ns) {
+  work->queue = queue;
+  work->first = first;
+  work->close = close;
+  work->began_ns = now_ns;
+  work_sum(work);
+  work_stamp(work);
+}
+
+bool work_has_steps(const struct work *work) {
+  return needs_steps(work->queue->model, work->queue->fusion, work->outputs);
+}
+
+static struct pack_origin origin_after(struct pack_origin origin, const struct request *request) {
+  return (struct pack_origin){origin.token + request->n_tokens, origin.seq + request->n_seqs};
+}
+
+static enum status run_steps(struct work *work, const struct pack_target *target) {
+  uint32_t inputs = needs_inputs(work->queue->model, work->queue->fusion, work->outputs);
+  struct pack_origin origin = {0, 0};
+  for (const struct request *request = work->first; request; request = request->next) {
+    pack_in(target, request, origin, inputs);
+    origin = origin_after(origin, request);
+  }
+  pack_geometry(work->first, &work->arrays, &work->geometry);
+  return target->backend->run(work->lane, target->bound, &work->geometry, work->outputs);
+}
+
+enum status work_run(struct work *work) {
+  const struct work_device *on = work->on;
+  struct pack_target target = {on->backend, work->lane,
+                               work->queue->model->bound[on->index][work->queue->fusion]};
+  bool steps = work_has_steps(work);
+  enum status status = steps ? run_steps(work, &target) : STATUS_OK;
+  if (status != STATUS_OK) return status;
+  struct pack_origin origin = {0, 0};
+  for (const struct request *request = work->first; request; request = request->next) {
+    if (steps)
+      pack_out(&target, request, origin);
+    else
+      pack_identity(request);
+    origin = origin_after(origin, request);
+  }
+  if (steps) on->backend->submit(work->lane);
+  return STATUS_OK;
+}
+
+void work_count(const struct work *work) {
+  struct model_metrics *metrics = work->queue->model->metrics[work->queue->fusion];
+  if (!metrics) return;
+  atomic_fetch_add_explicit(&metrics->batches, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->batch_requests, (uint64_t)work->n_requests,
+                            memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->batch_tokens, (uint64_t)work->n_tokens, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->batch_close[work->close], 1, memory_order_relaxed);
+  hist_record(&metrics->batch_size_tokens, (uint64_t)work->n_tokens);
+}

@@ -1,0 +1,47 @@
+// One batch on one lane: what it is made of, and its way to the device. Executor thread.
+#ifndef SCHED_WORK_H
+#define SCHED_WORK_H
+
+#include "sched/pace.h"
+#include "sched/pack.h"
+#include "sched/queue.h"
+
+struct work_device {
+  const struct backend_ops *backend;
+  struct device *device;
+  int index; // into model.bound
+};
+
+struct work {
+  const struct work_device *on;
+  struct lane *lane;
+  struct pack_arrays arrays;
+  struct batch_geometry geometry;
+  struct request *first; // linked by `next`
+  struct queue *queue;   // they came from; its model and mode
+  int64_t began_ns, n_tokens, n_seqs, sum_sq;
+  int32_t n_requests;
+  uint8_t outputs; // that any of them asks for
+  enum batch_close close;
+  struct pace_run run;
+  bool busy;
+};
+
+MUST_USE enum status work_open(struct work *work, const struct work_device *on,
+                               const struct lane_sizes *sizes, struct error *err);
+void work_close(struct work *work);
+// Prepares the lane for the model, runs one batch of zeros on it, and waits. Load time.
+MUST_USE enum status work_warm(struct work *work, const struct model *model,
+                               enum fusion_mode fusion, struct error *err);
+// Makes it the batch of `first` and what is linked to it: sums them up, and writes into each when
+// and why it was batched.
+void work_take(struct work *work, struct queue *queue, struct request *first,
+               enum batch_close close, int64_t now_ns);
+bool work_has_steps(const struct work *work); // false: nothing of it needs the device
+// Copies in, run, copies out, all of it handed to the device. Without steps the replies are
+// complete afterwards, else when backend->poll says so. After a failure nothing of it is on the
+// device.
+MUST_USE enum status work_run(struct work *work);
+void work_count(const struct work *work); // it is done: into the model's metrics
+
+#endif
