@@ -1,5 +1,6 @@
 // Binding a plan to a card: weights and kernels, shared by all lanes. What belongs to one lane is
 // made by cuda_prepare (graphs.c).
+#include "backend/cuda/choices.h"
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/programs.h"
 #include "backend/cuda/weights.h"
@@ -88,6 +89,7 @@ enum status cuda_load(struct device *device, const struct plan *plan,
     status = bind_all_weights(bound, weights, err);
   }
   if (status == STATUS_OK) status = programs_load(bound, err);
+  if (status == STATUS_OK) status = choices_make(bound, err);
   if (status == STATUS_OK)
     *out = bound;
   else
@@ -101,6 +103,7 @@ void cuda_unload(struct device *device, struct bound_plan *bound) {
   (void)current;
   for (int i = 0; i < LANES_MAX; i++)
     if (bound->lanes[i]) cuda_lane_plan_close(device, bound, i);
+  if (bound->steps) choices_free(bound);
   programs_unload(bound);
   for (int32_t i = 0; i < bound->n_blocks; i++)
     weight_put(device, bound->blocks[i]);

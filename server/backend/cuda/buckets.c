@@ -19,14 +19,32 @@ static int32_t next_tokens(int32_t tokens) {
   return tokens > INT32_MAX - octave / OCTAVE_STEPS ? INT32_MAX : tokens + octave / OCTAVE_STEPS;
 }
 
-static void make_tokens(struct bucket_set *set) {
-  int32_t most = set->limits.max_tokens;
-  if (most > set->graph_tokens) most = set->graph_tokens;
-  for (int32_t tokens = 1; most > 0; tokens = next_tokens(tokens)) {
-    FW_ASSERT(set->n_tokens < BUCKET_TOKENS_MAX);
-    set->tokens[set->n_tokens++] = tokens < most ? tokens : most;
-    if (tokens >= most) return;
+// Rungs as they come, and among them the limit of tokens, where graphs end, and of sequences.
+static void make_rungs(struct bucket_set *set) {
+  int32_t tokens = set->limits.max_tokens, seqs = set->limits.max_seqs;
+  int32_t graphs = set->graph_tokens < tokens ? set->graph_tokens : tokens;
+  int32_t most = seqs > tokens ? seqs : tokens, rung = 1;
+  const int32_t ends[] = {graphs, tokens, most};
+  for (int end = 0; end < 3; end++) {
+    for (; rung < ends[end]; rung = next_tokens(rung))
+      set->rungs[set->n_rungs++] = rung;
+    if (ends[end] > 0 && (set->n_rungs == 0 || set->rungs[set->n_rungs - 1] < ends[end]))
+      set->rungs[set->n_rungs++] = ends[end];
+    if (end == 0) set->n_tokens = set->n_rungs;
+    FW_ASSERT(set->n_rungs < BUCKET_RUNGS_MAX);
   }
+}
+
+int32_t bucket_rung(const struct bucket_set *set, int64_t rows) {
+  int32_t low = 0, high = set->n_rungs;
+  while (low < high) {
+    int32_t middle = (low + high) / 2;
+    if (set->rungs[middle] < rows)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
 }
 
 // ---- sequences ----
@@ -81,7 +99,7 @@ static void make_masks(const struct plan *plan, struct bucket_set *set) {
 
 void bucket_set_make(const struct plan *plan, int32_t graph_tokens, struct bucket_set *out) {
   *out = (struct bucket_set){.limits = plan->limits, .graph_tokens = graph_tokens};
-  make_tokens(out);
+  make_rungs(out);
   make_seqs(plan, out);
   make_masks(plan, out);
 }
@@ -99,7 +117,7 @@ bool bucket_at(const struct bucket_set *set, int32_t index, struct bucket *out) 
   FW_ASSERT(index >= 0 && index < bucket_count(set));
   int32_t mask = index % set->n_masks, class = index / set->n_masks % set->n_seqs;
   int32_t at = index / set->n_masks / set->n_seqs;
-  int64_t tokens = set->tokens[at], fewest_tokens = at > 0 ? set->tokens[at - 1] + 1 : 1;
+  int64_t tokens = set->rungs[at], fewest_tokens = at > 0 ? set->rungs[at - 1] + 1 : 1;
   // Of the batches in here: the fewest sequences and the most.
   int64_t fewest = class > 0 ? (INT64_C(1) << (class - 1)) + 1 : 1;
   int64_t most = least(INT64_C(1) << class, least(tokens, set->limits.max_seqs));
@@ -114,16 +132,10 @@ bool bucket_at(const struct bucket_set *set, int32_t index, struct bucket *out) 
 
 int32_t bucket_find(const struct bucket_set *set, const struct batch_geometry *geometry,
                     uint8_t outputs) {
-  int32_t mask = set->mask_class[outputs], low = 0, high = set->n_tokens;
+  int32_t mask = set->mask_class[outputs];
   if (mask == BUCKET_MASKS_MAX) return -1;
-  while (low < high) { // the first bucket that holds the tokens
-    int32_t middle = (low + high) / 2;
-    if (set->tokens[middle] < geometry->n_tokens)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  if (low == set->n_tokens) return -1;
+  int32_t low = bucket_rung(set, geometry->n_tokens);
+  if (low >= set->n_tokens) return -1;
   int32_t class = set->n_seqs > 1 ? class_of(geometry->n_seqs) : 0;
   int32_t index = (low * set->n_seqs + class) * set->n_masks + mask;
   struct bucket bucket;

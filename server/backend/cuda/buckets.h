@@ -19,7 +19,7 @@
 // Above so many tokens a batch keeps the card busy for longer than its launches take, and runs step
 // by step at its own size.
 #define BUCKET_GRAPH_TOKENS 4096
-#define BUCKET_TOKENS_MAX 112 // enough for 2^31 tokens
+#define BUCKET_RUNGS_MAX 112 // enough for 2^31 tokens
 #define BUCKET_SEQS_MAX 32
 #define BUCKET_MASKS_MAX 4 // sets of outputs with graphs of their own; others run step by step
 
@@ -31,8 +31,11 @@ struct bucket {
 struct bucket_set {
   struct plan_limits limits;
   int32_t graph_tokens; // no graphs above; such batches run step by step at their own size
-  int32_t tokens[BUCKET_TOKENS_MAX]; // ascending
-  int32_t n_tokens, n_seqs; // n_seqs: classes by power of two; 1 when no step sees sequences
+  // The ladder of row counts, ascending, up to the most rows of any step. Graphs are captured for
+  // the first n_tokens of them; products choose their kernel by all.
+  int32_t rungs[BUCKET_RUNGS_MAX];
+  int32_t n_rungs, n_tokens;
+  int32_t n_seqs; // classes by power of two; 1 when no step sees sequences
   int32_t n_masks;
   uint8_t masks[BUCKET_MASKS_MAX];
   uint8_t mask_class[1 << LIMIT_MODEL_OUTPUTS]; // BUCKET_MASKS_MAX: none
@@ -44,6 +47,8 @@ void bucket_set_make(const struct plan *plan, int32_t graph_tokens, struct bucke
 int32_t bucket_count(const struct bucket_set *set);
 // False: no batch falls into this one (more sequences than tokens, or too few to be so many).
 bool bucket_at(const struct bucket_set *set, int32_t index, struct bucket *out);
+// The lowest rung that holds so many rows; n_rungs when none does.
+int32_t bucket_rung(const struct bucket_set *set, int64_t rows);
 // The bucket of a batch; -1 when it has none.
 int32_t bucket_find(const struct bucket_set *set, const struct batch_geometry *geometry,
                     uint8_t outputs);

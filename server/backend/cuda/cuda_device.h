@@ -13,6 +13,7 @@
 #include "backend/cuda/host_pool.h"
 #include "backend/cuda/ledger.h"
 #include "kernels/cuda.h"
+#include "kernels/kernel.h"
 
 #include <cuda_runtime_api.h>
 
@@ -23,6 +24,7 @@ struct device {
   char arch[16]; // what NVRTC compiles for: "sm_90a"
   struct jit *jit;
   struct lt *lt; // cuBLASLt, NULL where it was not found (products fall back to our own)
+  struct kernel_device kernels; // facts that kernels are chosen by; kernels.lt is lt
   struct host_pool *host; // pinned memory for requests and replies, usable by every card
   struct ledger ledger;
   _Atomic bool lost; // a sticky error was seen: every entry point fails from here on
@@ -54,6 +56,7 @@ struct lane {
   int error;    // the first cudaError_t of this batch's copies, which cannot return one
 };
 #define LANES_MAX 8
+#define CUDA_WORKSPACE_BYTES ((int64_t)1 << 20) // of a lane; kernels are chosen that need no more
 
 // A step prepared for one lane: what to call, and arguments whose addresses are that lane's. Only
 // counts of rows change from run to run.
@@ -68,6 +71,10 @@ struct launch {
     } row;
     struct {
       struct view in[STEP_MAX_IN], out;
+      struct kernel_call call; // names the two above
+      const struct kernel_choice *choices;
+      const struct bucket_set *buckets; // a product's choice is by its rows' rung
+      void *workspace;
     } views; // products, attention
   };
 };
@@ -87,6 +94,9 @@ struct bound_step {
   const struct row_kernel *kernel;  // STEP_ROW: one of bound_plan.kernels
   void *weights[STEP_MAX_IN];       // PLACE_WEIGHT operands as operand.dtype, contiguous
   int64_t weight_rows[STEP_MAX_IN]; // gathers: rows of the table
+  // STEP_LINEAR: by rung of the rows, STEP_ATTENTION: one. Shared by steps that are alike.
+  struct kernel_choice *choices;
+  bool owns_choices;
 };
 
 struct bound_plan {

@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 
-#define WORKSPACE_BYTES ((int64_t)32 << 20) // what cuBLASLt recommends for sm_90
 #define PITCH_BYTES 256
 
 // positions, cu_seqlens, scores_offset: a row each, wide enough for the longest.
@@ -42,7 +41,7 @@ enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes
                         .arena_bytes = sizes->arena_bytes,
                         .max_tokens = sizes->max_tokens,
                         .max_seqs = sizes->max_seqs,
-                        .workspace_bytes = WORKSPACE_BYTES};
+                        .workspace_bytes = CUDA_WORKSPACE_BYTES};
   void *arena = NULL;
   enum status status = cuda_enter(device, err);
   if (status == STATUS_OK) status = events_open(lane, err);

@@ -1,6 +1,6 @@
 // Steps as launches: per step a function and its arguments, prepared once for a lane, so that a run
 // is a walk over an array. Which function is decided here, at load.
-#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/launch.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -19,14 +19,16 @@ static int run_row(struct launch *launch, const struct batch_geometry *geometry,
 
 static int run_linear(struct launch *launch, const struct batch_geometry *geometry,
                       cudaStream_t stream) {
-  return linear_run(&launch->step->linear, launch->views.in, &launch->views.out,
-                    rows_of(launch, geometry), stream);
+  launch->views.call.m = rows_of(launch, geometry);
+  int32_t rung = bucket_rung(launch->views.buckets, launch->views.call.m);
+  return kernel_run(&launch->views.choices[rung], &launch->views.call, launch->views.workspace,
+                    stream);
 }
 
 static int run_attention(struct launch *launch, const struct batch_geometry *geometry,
                          cudaStream_t stream) {
-  return attention_run(&launch->step->attention, launch->views.in, &launch->views.out, geometry,
-                       stream);
+  launch->views.call.geometry = geometry;
+  return kernel_run(launch->views.choices, &launch->views.call, launch->views.workspace, stream);
 }
 
 static int run_scores(struct launch *launch, const struct batch_geometry *geometry,
@@ -92,8 +94,15 @@ static void prepare_row(const struct lane *lane, const struct bound_step *b,
   args->cu_seqlens = lane->geometry.cu_seqlens;
 }
 
-static void prepare_views(const struct lane *lane, const struct bound_step *b,
-                          struct launch *launch) {
+void launch_views(const struct lane *lane, const struct bound_step *b, struct view *in,
+                  struct view *out) {
+  for (int i = 0; i < b->step->n_in; i++)
+    in[i] = operand_view(lane, &b->step->in[i], b->weights[i]);
+  *out = operand_view(lane, &b->step->out[0], NULL);
+}
+
+static void prepare_views(const struct lane *lane, const struct bound_plan *bound,
+                          const struct bound_step *b, struct launch *launch) {
   static int (*const run[])(struct launch *, const struct batch_geometry *, cudaStream_t) = {
       [STEP_LINEAR] = run_linear,
       [STEP_ATTENTION] = run_attention,
@@ -102,11 +111,18 @@ static void prepare_views(const struct lane *lane, const struct bound_step *b,
       [STEP_SCORES_SOFTMAX] = run_scores_softmax,
       [STEP_CONTEXT] = run_context,
   };
-  const struct step *step = b->step;
-  launch->run = run[step->kind];
-  for (int i = 0; i < step->n_in; i++)
-    launch->views.in[i] = operand_view(lane, &step->in[i], b->weights[i]);
-  launch->views.out = operand_view(lane, &step->out[0], NULL);
+  bool attention = b->step->kind == STEP_ATTENTION, linear = b->step->kind == STEP_LINEAR;
+  launch->run = run[b->step->kind];
+  launch_views(lane, b, launch->views.in, &launch->views.out);
+  launch->views.call = (struct kernel_call){.device = &bound->device->kernels,
+                                            .op = attention ? KERNEL_ATTENTION : KERNEL_LINEAR,
+                                            .in = launch->views.in,
+                                            .out = &launch->views.out,
+                                            .linear = linear ? &b->step->linear : NULL,
+                                            .attention = attention ? &b->step->attention : NULL};
+  launch->views.choices = b->choices;
+  launch->views.buckets = &bound->buckets;
+  launch->views.workspace = lane->workspace;
 }
 
 enum status cuda_launches_make(const struct bound_plan *bound, struct lane *lane,
@@ -123,7 +139,7 @@ enum status cuda_launches_make(const struct bound_plan *bound, struct lane *lane
     if (launch->step->kind == STEP_ROW)
       prepare_row(lane, &bound->steps[i], launch);
     else
-      prepare_views(lane, &bound->steps[i], launch);
+      prepare_views(lane, bound, &bound->steps[i], launch);
   }
   return STATUS_OK;
 }

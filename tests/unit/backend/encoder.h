@@ -60,6 +60,9 @@ static inline int32_t encoder_weight(struct encoder *e, int32_t rows, int32_t co
   if (e->shape.compute == DTYPE_BF16) // so that the reference sees what the device sees
     for (int64_t i = 0; i < (int64_t)rows * cols; i++)
       data[i] = bf16_to_f32(f32_to_bf16(data[i]));
+  if (e->shape.compute == DTYPE_F16)
+    for (int64_t i = 0; i < (int64_t)rows * cols; i++)
+      data[i] = f16_to_f32(f32_to_f16(data[i]));
   e->weights[id] = (struct weight){"w", DTYPE_F32, rows, cols, data};
   struct tensor tensor = {.kind = TENSOR_WEIGHT,
                           .dtype = e->shape.compute,

@@ -35,7 +35,7 @@ static void every_batch_without_empty_sequences_has_a_bucket(void **state) {
     struct plan plan = plan_of(steps, 2, limits[l][0], limits[l][1], limits[l][2]);
     struct bucket_set set;
     bucket_set_make(&plan, INT32_MAX, &set);
-    assert_int_equal(set.tokens[set.n_tokens - 1], limits[l][0]);
+    assert_int_equal(set.rungs[set.n_tokens - 1], limits[l][0]);
     for (int round = 0; round < 20000; round++) {
       int32_t seqs = 1 + rand() % limits[l][1], tokens = 0, longest = 0;
       int32_t most = 1 + rand() % limits[l][2], n = 0;
@@ -88,6 +88,26 @@ static void batches_above_the_limit_of_graphs_have_no_bucket(void **state) {
   bucket_set_make(&plan, 0, &set);
   assert_int_equal(bucket_count(&set), 0);
   assert_int_equal(bucket_find(&set, &below, 1), -1);
+}
+
+static void every_row_count_has_the_lowest_rung_that_holds_it(void **state) {
+  (void)state;
+  struct step steps[2];
+  static const int32_t limits[][3] = {{10000, 100, 1000}, {100, 3000, 50}, {7, 7, 0}, {1, 1, 1}};
+  for (size_t l = 0; l < sizeof limits / sizeof *limits; l++) {
+    struct plan plan = plan_of(steps, 1, limits[l][0], limits[l][1], 64);
+    struct bucket_set set;
+    bucket_set_make(&plan, limits[l][2], &set);
+    int32_t most = limits[l][0] > limits[l][1] ? limits[l][0] : limits[l][1];
+    for (int32_t i = 1; i < set.n_rungs; i++)
+      assert_true(set.rungs[i] > set.rungs[i - 1]);
+    for (int32_t rows = 1; rows <= most; rows++) {
+      int32_t rung = bucket_rung(&set, rows);
+      assert_true(rung < set.n_rungs && set.rungs[rung] >= rows);
+      assert_true(rung == 0 || set.rungs[rung - 1] < rows);
+    }
+    assert_int_equal(bucket_rung(&set, (int64_t)most + 1), set.n_rungs);
+  }
 }
 
 static void more_sequences_than_tokens_have_no_bucket(void **state) {
@@ -186,6 +206,7 @@ int main(void) {
       cmocka_unit_test(every_batch_without_empty_sequences_has_a_bucket),
       cmocka_unit_test(waste_is_at_most_a_fifth_from_256_tokens_on),
       cmocka_unit_test(batches_above_the_limit_of_graphs_have_no_bucket),
+      cmocka_unit_test(every_row_count_has_the_lowest_rung_that_holds_it),
       cmocka_unit_test(more_sequences_than_tokens_have_no_bucket),
       cmocka_unit_test(masks_that_need_the_same_steps_share_graphs),
       cmocka_unit_test(buckets_that_no_batch_needs_are_left_out),

@@ -1,0 +1,110 @@
+#include "backend/cuda/choices.h"
+#include "backend/cuda/launch.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Kernels are chosen by strides and by the alignment of addresses, so any arena's will do: offsets
+// into it are what counts, and every arena begins at a multiple of 256 bytes.
+#define ARENA_BASE 4096
+
+struct question {
+  struct view in[STEP_MAX_IN], out;
+  struct kernel_call call;
+  struct batch_geometry geometry;
+};
+
+static void ask(const struct bound_plan *bound, const struct bound_step *b, struct question *q) {
+  struct lane anywhere = {.arena = (char *)(uintptr_t)ARENA_BASE};
+  const struct plan_limits *limits = &bound->plan->limits;
+  memset(q, 0, sizeof *q);
+  launch_views(&anywhere, b, q->in, &q->out);
+  q->geometry = (struct batch_geometry){.n_tokens = limits->max_tokens,
+                                        .n_seqs = limits->max_seqs,
+                                        .max_seqlen = limits->max_seqlen,
+                                        .sum_sq = (int64_t)limits->max_tokens * limits->max_seqlen};
+  q->call = (struct kernel_call){.device = &bound->device->kernels,
+                                 .op = KERNEL_LINEAR,
+                                 .in = q->in,
+                                 .out = &q->out,
+                                 .linear = &b->step->linear};
+  if (b->step->kind != STEP_ATTENTION) return;
+  q->call.op = KERNEL_ATTENTION;
+  q->call.linear = NULL;
+  q->call.attention = &b->step->attention;
+  q->call.geometry = &q->geometry;
+}
+
+// ---- steps alike ----
+static bool same_view(const struct view *a, const struct view *b) {
+  return a->stride == b->stride && a->cols == b->cols && a->dtype == b->dtype &&
+         (uintptr_t)a->data % ARENA_BASE % 256 == (uintptr_t)b->data % ARENA_BASE % 256;
+}
+
+// Layers repeat, and asking cuBLASLt takes its time: does an earlier step put the same question?
+static const struct bound_step *asked_before(const struct bound_plan *bound, int32_t index,
+                                             const struct question *q) {
+  for (int32_t s = 0; s < index; s++) {
+    const struct bound_step *b = &bound->steps[s];
+    const struct step *step = bound->steps[index].step;
+    if (!b->choices || b->step->kind != step->kind || b->step->n_in != step->n_in ||
+        b->step->rows != step->rows)
+      continue;
+    bool same = step->kind == STEP_ATTENTION
+                    ? !memcmp(&b->step->attention, &step->attention, sizeof step->attention)
+                    : !memcmp(&b->step->linear, &step->linear, sizeof step->linear);
+    struct question other;
+    if (same) ask(bound, b, &other);
+    for (int i = 0; same && i < step->n_in; i++)
+      same = same_view(&q->in[i], &other.in[i]);
+    if (same && same_view(&q->out, &other.out)) return b;
+  }
+  return NULL;
+}
+
+// ---- choosing ----
+static enum status choose(struct bound_plan *bound, struct bound_step *b, struct question *q,
+                          struct error *err) {
+  int32_t n = b->step->kind == STEP_ATTENTION ? 1 : bound->buckets.n_rungs;
+  b->choices = calloc((size_t)n, sizeof *b->choices);
+  b->owns_choices = true;
+  if (!b->choices) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for kernel choices");
+  for (int32_t rung = 0; rung < n; rung++) {
+    q->call.m = n > 1 ? bound->buckets.rungs[rung] : bound->plan->limits.max_tokens;
+    int rc = kernel_choose(&q->call, CUDA_WORKSPACE_BYTES, &b->choices[rung]);
+    if (rc == CUDA_UNSUPPORTED)
+      return error_set(err, STATUS_INTERNAL, "step %s: no kernel takes it", b->step->label);
+    enum status status = cuda_check(bound->device, rc, "choice of a kernel", err);
+    if (status != STATUS_OK) return status;
+  }
+  return STATUS_OK;
+}
+
+static bool is_asked(const struct step *step) {
+  return step->kind == STEP_LINEAR || step->kind == STEP_ATTENTION;
+}
+
+enum status choices_make(struct bound_plan *bound, struct error *err) {
+  for (int32_t s = 0; s < bound->plan->n_steps; s++) {
+    struct bound_step *b = &bound->steps[s];
+    if (!is_asked(b->step)) continue;
+    struct question q;
+    ask(bound, b, &q);
+    const struct bound_step *before = asked_before(bound, s, &q);
+    enum status status = STATUS_OK;
+    if (before)
+      b->choices = before->choices;
+    else
+      status = choose(bound, b, &q, err);
+    if (status != STATUS_OK) return status;
+  }
+  return STATUS_OK;
+}
+
+void choices_free(struct bound_plan *bound) {
+  for (int32_t s = 0; s < bound->plan->n_steps; s++) {
+    if (bound->steps[s].owns_choices) free(bound->steps[s].choices);
+    bound->steps[s].choices = NULL;
+  }
+}

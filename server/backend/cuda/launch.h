@@ -1,0 +1,11 @@
+// Between the files that make launches.
+#ifndef BACKEND_CUDA_LAUNCH_H
+#define BACKEND_CUDA_LAUNCH_H
+
+#include "backend/cuda/cuda_device.h"
+
+// The step's operands as views of this lane's memory: in [n_in], out (the first one).
+void launch_views(const struct lane *lane, const struct bound_step *b, struct view *in,
+                  struct view *out);
+
+#endif
