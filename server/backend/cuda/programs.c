@@ -51,7 +51,6 @@ static char *source_of(struct job *job) {
 static void compile(struct device *device, struct job *job) {
   job->known = row_ir_build(&job->step->row, &job->ir);
   if (!job->known) return;
-  job->ir.clusters = device->sm >= 90;
   char *text = source_of(job);
   job->rc = text ? jit_compile(device->jit, text, device->arch, &job->cubin, job->message) : -1;
   free(text);
