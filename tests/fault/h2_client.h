@@ -4,6 +4,7 @@
 #define FAULT_H2_CLIENT_H
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <nghttp2/nghttp2.h>
 #include <stdbool.h>
@@ -71,7 +72,10 @@ static bool h2_exchange(nghttp2_session *session, int fd, struct h2_call *call) 
   uint8_t in[16384];
   while (!call->closed) {
     if (!h2_send_all(session, fd)) return false;
-    ssize_t n = recv(fd, in, sizeof in, 0);
+    ssize_t n;
+    do
+      n = recv(fd, in, sizeof in, 0);
+    while (n < 0 && errno == EINTR); // libuv's io_uring interrupts the thread that made it
     if (n <= 0 || nghttp2_session_mem_recv(session, in, (size_t)n) != n) return false;
   }
   return true;
