@@ -400,6 +400,8 @@ enum exit_code daemon_run(const struct server_conf *conf) {
   daemon = (struct daemon){.conf = conf, .parts = {.conf = conf}, .started_ns = clock_now_ns()};
   sigset_t signals;
   take_signals(&signals);
+  if (conf->n_models == 0)
+    log_warn("no_models", "no model file is given (command line, models): nothing is served");
   struct error err;
   enum exit_code code = EXIT_GOOD;
   enum status status = parts_open_devices(&daemon.parts, &err);
@@ -416,19 +418,20 @@ enum exit_code daemon_run(const struct server_conf *conf) {
   return code;
 }
 
-enum exit_code daemon_check(const struct server_conf *conf) {
+enum exit_code daemon_check(const struct server_conf *conf, int n_errors) {
   struct parts parts = {.conf = conf};
   struct error err;
-  int n_errors = 0;
   if (parts_open_devices(&parts, &err) != STATUS_OK)
     daemon_report(&err, &n_errors);
   else
-    n_errors = parts_parse_models(&parts);
-  if (n_errors == 0)
-    printf("ok: %d models, device %s\n", registry_count(parts.registry),
+    n_errors += parts_parse_models(&parts);
+  if (n_errors == 0) {
+    int n_models = registry_count(parts.registry);
+    printf("ok: %d model%s, device %s\n", n_models, n_models == 1 ? "" : "s",
            parts.devices.backend->name);
-  else
-    fprintf(stderr, "%d errors\n", n_errors);
+  } else {
+    fprintf(stderr, "%d error%s\n", n_errors, n_errors == 1 ? "" : "s");
+  }
   parts_close(&parts);
   return n_errors == 0 ? EXIT_GOOD : EXIT_BAD_INPUT;
 }

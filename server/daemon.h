@@ -9,7 +9,8 @@
 enum exit_code { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
 
 // Validates devices and every model of `conf`, prints each error to stderr, binds nothing.
-enum exit_code daemon_check(const struct server_conf *conf);
+// `n_errors`: those that the settings had already; the count printed last includes them.
+enum exit_code daemon_check(const struct server_conf *conf, int n_errors);
 // Serves until a signal or a lost device ends it. Prints one line to stdout when it is ready:
 //   fusewired ready: grpc=HOST:PORT admin=HOST:PORT models=N device=NAME start_ms=T
 enum exit_code daemon_run(const struct server_conf *conf);

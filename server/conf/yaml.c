@@ -291,9 +291,11 @@ static void syntax_error(struct builder *b, const yaml_parser_t *parser, const c
   } else if (at < bytes && text[at] == '\t') {
     conf_fail_at(b->report, line, column, "a tab where YAML wants spaces");
   } else {
-    conf_fail_at(b->report, line, column, "%s%s%s", parser->problem,
-                 parser->context != NULL ? ", " : "",
-                 parser->context != NULL ? parser->context : "");
+    const char *context = parser->context != NULL ? parser->context : "";
+    bool in_braces = strstr(context, "flow mapping") != NULL;
+    conf_fail_at(
+        b->report, line, column, "%s%s%s%s", parser->problem, *context ? ", " : "", context,
+        in_braces ? "; a text with { } [ ] , or : in it, as \"layer.{i}\", needs quotes" : "");
   }
 }
 

@@ -268,7 +268,9 @@ bool conf_enum(struct conf_report *report, const struct conf_node *node, const c
     *out = index;
     return true;
   }
-  if (is_null(node) || conf_nearest(node->text, words, near, sizeof near) == NULL)
+  // Of another first letter it is another word: "gpu" is no misspelt "cpu".
+  if (is_null(node) || conf_nearest(node->text, words, near, sizeof near) == NULL ||
+      near[0] != node->text[0])
     return expected(report, node, what);
   conf_fail(report, node, "expected %s, found %.100s; did you mean \"%s\"?", what, node->text,
             near);

@@ -39,6 +39,7 @@ MODEL_FAULTS = {
                                        ["nowhere.safetensors"]),
     "a tab": ("  - y\n", "\t- y\n", None, []),
     "not closed": ("{seed: 7, scale: 0.05}", "{seed: 7, scale: 0.05", None, []),
+    "a template without quotes": ("weights: mlp, hidden", "weights: mlp.{i}, hidden", 7, ["needs quotes"]),
     "heads that do not divide": ("mlp: {weights: mlp, hidden: 96, out: y}", "attention_block: {weights: a, heads: 5, out: y}", 7,
                                  ["5", "48"]),
     "zero heads": ("mlp: {weights: mlp, hidden: 96, out: y}", "attention_block: {weights: a, heads: 0, out: y}", 7, ["heads"]),
@@ -77,6 +78,7 @@ class CheckTest(unittest.TestCase):
         code, output = check(arguments)
         self.assertEqual(code, 2, output)
         self.assertNotIn("Sanitizer", output)
+        self.assertNotIn("ok:", output)
         where = [re.search(re.escape(os.path.basename(path)) + r":(\d+):(\d+)", text) for text in output.splitlines()]
         where = [match for match in where if match]
         if line is not None:

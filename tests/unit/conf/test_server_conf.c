@@ -96,6 +96,8 @@ static void every_mistake_is_told_with_its_place(void **state) {
           "3:10: server.loops: expected an integer from 1 to 16, found 0\n"
           "4:16: server.drain_delay: expected an integer from 0 to 600000, found soon\n"
           "5:14: log.level: expected one of debug, info, warn, error, found loud\n");
+  refuses("device: {kind: gpu}\n", // no misspelt "cpu"
+          "1:16: device.kind: expected one of auto, cpu, cuda, found gpu\n");
   refuses("server: 5\n", "1:9: server: expected a map (key: value), found 5\n");
   refuses("models: x\n", "1:9: models: expected a list, found x\n");
   refuses("models: [a, 5, {}]\n", "1:16: models[2]: expected text, found a map\n");
