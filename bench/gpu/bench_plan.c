@@ -221,6 +221,7 @@ static void first_run(struct setup *s, const struct encoder *e, const struct enc
   while ((done = backend_cuda.poll(s->lane, &times)) == 0)
     ;
   encoder_check(done == 1, "the device is lost");
+  backend_cuda.host_free(s->device, rows, n * 4);
   s->geometry = s->lane->geometry;
   s->geometry.n_tokens = batch->geometry.n_tokens;
   s->geometry.n_seqs = batch->geometry.n_seqs;
