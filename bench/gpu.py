@@ -137,7 +137,8 @@ def table_of(ours, peers, request):
               ratio(separate, fused.get("us")), 15, at_least=True)
     for work, name, limit in (("layer_norm", "LayerNorm", 1.08), ("add_layer_norm", "add+LayerNorm", 1.10)):
         for rows, cols in ((16384, 4096), (8192, 8192), (65536, 768)):
-            found, peer = pick(ours, work=work, rows=rows, cols=cols, dtype="bf16"), pick(peers, peer="norm", rows=rows, cols=cols)
+            found = pick(ours, work=work, rows=rows, cols=cols, dtype="bf16")
+            peer = pick(peers, peer="norm", rows=rows, cols=cols)
             table.add(f"{name} bf16 {rows}x{cols}", found.get("us"), found.get("floor_us"), peer.get(f"{work}_compiled_us"),
                       "torch.compile", ratio(found.get("us"), found.get("floor_us")), limit)
     for m, k, n in ((16384, 768, 3072), (16384, 1024, 4096), (8192, 4096, 16384)):
@@ -186,8 +187,8 @@ def main():
     request = request_over_loopback(keep)
     peers = [] if given.quick else run([sys.executable, f"{ROOT}/bench/peers/gpu.py"], keep)
     host = pick(peers, peer="host") or pick(ours, bench="row")
-    print(f"{host.get('device', 'GPU')}, {datetime.date.today()}, torch {host.get('torch', 'not run')}; floor: bytes at a copy's rate, "
-          "cuBLASLt's product, or arithmetic at 742 TFLOP/s")
+    print(f"{host.get('device', 'GPU')}, {datetime.date.today()}, torch {host.get('torch', 'not run')}; "
+          "floor: bytes at a copy's rate, cuBLASLt's product, or arithmetic at 742 TFLOP/s")
     print(table_of(ours, peers, request).text())
     for failure in failures:
         print("FAILED", failure)

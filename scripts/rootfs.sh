@@ -1,6 +1,6 @@
 #!/bin/sh
-# rootfs.sh BUILD_FOLDER OUT [LIBRARY...] : a root file system of the two programs, the shared libraries they need (with the dynamic
-# loader), and the configuration. What a container image holds; runs in the Dockerfile's build stage and needs no more
+# rootfs.sh BUILD_FOLDER OUT [LIBRARY...] : a root file system of the two programs, the shared libraries they need (with the
+# dynamic loader), and the configuration. What a container image holds; runs in the Dockerfile's build stage and needs no more
 # than binutils. Run it from the source folder. LIBRARY: names of libraries that are opened late, so that no program lists
 # them (libnvrtc.so.13); they are found through the loader's cache.
 set -eu

@@ -57,7 +57,8 @@ static const struct work works[] = {
       I(RI_LOAD, 2, 2), I(RI_LOAD, 3, 3), I(RI_LAYER_NORM, 4, 0, .b = 2, .c = 3, .imm = 1e-5f),
       I(RI_STORE, 0, 4)}},
     {"softmax", 1, 0, 1, 3, {I(RI_LOAD, 0, 0), I(RI_SOFTMAX, 0, 0), I(RI_STORE, 0, 0)}},
-    {"chain1", 1, 0, 1, 4, {I(RI_LOAD, 0, 0), CHAIN, I(RI_STORE, 0, 0)}}, // one op of chain16: it unfused
+    {"chain1", 1, 0, 1, 4, {I(RI_LOAD, 0, 0), CHAIN, I(RI_STORE, 0, 0)}}, // one op of chain16: it
+                                                                          // unfused
 };
 struct size {
   int work;

@@ -1,4 +1,4 @@
-"""Right answers: every length, mask and batch, fp32, bf16 and (on a GPU) fp16, fused and unfused, against the double-precision reference."""
+"""Right answers: every length, mask and batch, dtype, fused and unfused, against the double-precision reference."""
 import os
 import shutil
 import tempfile

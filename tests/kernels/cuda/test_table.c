@@ -3,8 +3,8 @@
 // epilogues; poisoned outputs, gaps and neighbours; ugly values. A row that no case of this card
 // reached is a failure, unless it is for other cards or needs a library that is not here.
 //
-// test_table [small | huge | none]: `small` takes small cases only (for compute-sanitizer), `huge` only
-// the tensors of more than 2^31 elements.
+// test_table [small | huge | none]: `small` takes small cases only (for compute-sanitizer), `huge`
+// only the tensors of more than 2^31 elements.
 #include "gpu_test.h"
 
 #include "kernels/kernel.h"
