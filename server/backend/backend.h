@@ -47,6 +47,10 @@ struct device_memory { // one entry of a device's ledger
 
 struct lane_times { // of the last batch; CPU: measured by the clock; CUDA: events
   int64_t copy_in_ns, compute_ns, copy_out_ns;
+  // What the device ran in the place of the batch's own size; zero where there is no such thing.
+  int32_t ran_tokens; // rows of tokens: the batch's and those that fill up its bucket
+  int32_t fallbacks;  // kernels that the device has better ones for, had the shapes allowed them
+  bool replayed;      // as one captured graph
 };
 
 struct backend_ops {

@@ -160,7 +160,7 @@ void core_cost(struct request *request, const struct lane_times *times, int64_t 
 
 static void work_finish(struct core *core, struct work *work, const struct lane_times *times) {
   struct queue *queue = work->queue;
-  work_count(work);
+  work_count(work, times);
   struct traffic_total total = {0};
   if (work_has_steps(work)) {
     pace_learn(&queue->pace, work->n_tokens,

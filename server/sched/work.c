@@ -138,13 +138,19 @@ enum status work_run(struct work *work) {
   return STATUS_OK;
 }
 
-void work_count(const struct work *work) {
+static void add(_Atomic uint64_t *counter, int64_t n) {
+  atomic_fetch_add_explicit(counter, (uint64_t)n, memory_order_relaxed);
+}
+
+void work_count(const struct work *work, const struct lane_times *times) {
   struct model_metrics *metrics = work->queue->model->metrics[work->queue->fusion];
   if (!metrics) return;
-  atomic_fetch_add_explicit(&metrics->batches, 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(&metrics->batch_requests, (uint64_t)work->n_requests,
-                            memory_order_relaxed);
-  atomic_fetch_add_explicit(&metrics->batch_tokens, (uint64_t)work->n_tokens, memory_order_relaxed);
-  atomic_fetch_add_explicit(&metrics->batch_close[work->close], 1, memory_order_relaxed);
+  add(&metrics->batches, 1);
+  add(&metrics->batch_requests, work->n_requests);
+  add(&metrics->batch_tokens, work->n_tokens);
+  add(&metrics->ran_tokens, times->ran_tokens > 0 ? times->ran_tokens : work->n_tokens);
+  add(&metrics->graph_replays, times->replayed);
+  add(&metrics->fallback_kernels, times->fallbacks);
+  add(&metrics->batch_close[work->close], 1);
   hist_record(&metrics->batch_size_tokens, (uint64_t)work->n_tokens);
 }

@@ -42,6 +42,7 @@ bool work_has_steps(const struct work *work); // false: nothing of it needs the 
 // complete afterwards, else when backend->poll says so. After a failure nothing of it is on the
 // device.
 MUST_USE enum status work_run(struct work *work);
-void work_count(const struct work *work); // it is done: into the model's metrics
+// It is done: into the model's metrics.
+void work_count(const struct work *work, const struct lane_times *times);
 
 #endif
