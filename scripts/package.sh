@@ -5,7 +5,8 @@
 # `cuda` is for a host with a GPU: fusewired with the CUDA back end and without oneDNN, and beside it, in libexec/, the
 # programs that need a device (tests and benches), with the scripts that run them. It wants of the host: NVIDIA's driver,
 # libnvrtc.so.13 (generated kernels) and libcublasLt.so.13 (without it products are our own); Python 3 for the scripts.
-FW_NOT_BUNDLED='^(ld-linux|libc|libm|libdl|libpthread|librt|libresolv|libutil)[-.]|^lib(cuda|nvidia-ml|cublas|cublasLt|nvrtc|cupti)[-.]'
+FW_NOT_BUNDLED='^(ld-linux|libc|libm|libdl|libpthread|librt|libresolv|libutil|libcuda|libnvidia-ml)[-.]'
+FW_NOT_BUNDLED+='|^lib(cublas|cublasLt|nvrtc|cupti)[-.]'
 
 cmd_package() {
   local what=${1:-cpu} tree
