@@ -1,6 +1,6 @@
-# ./dev package [cuda] : dist/fusewire-<version>-<arch>/ and a .tar.gz of it. bin/ finds lib/ by $ORIGIN, so the tree runs from
-# any place on any host whose glibc is not older than this one's. The C library, what belongs to the host's kernel and
-# drivers, and CUDA's own libraries are not bundled.
+# ./dev package [cuda] : dist/fusewire-<version>-<arch>/ and a .tar.gz of it, which run from any place. libexec/ finds lib/ by
+# $ORIGIN; bin/ is launcher.sh, which takes the host's C library or, on an older system than this one, the one in lib/c. What
+# belongs to the host's drivers, and CUDA's own libraries, are not bundled.
 #
 # `cuda` is for a host with a GPU: fusewired with the CUDA back end and without oneDNN, and beside it, in libexec/, the
 # programs that need a device (tests and benches), with the scripts that run them. It wants of the host: NVIDIA's driver,
@@ -36,10 +36,11 @@ package_tree() {
   local tree=$1 build=$2
   say "packaging ${tree#"$FW_ROOT"/}"
   rm -rf "$tree"
-  mkdir -p "$tree/bin" "$tree/lib"
-  cp "$build/server/fusewired" "$build/client/fusewire" "$tree/bin/"
-  strip "$tree/bin/fusewired" "$tree/bin/fusewire"
-  bundle_libraries "$tree" "$tree/bin/fusewired" "$tree/bin/fusewire"
+  mkdir -p "$tree/bin" "$tree/lib" "$tree/libexec"
+  cp "$build/server/fusewired" "$build/client/fusewire" "$tree/libexec/"
+  strip "$tree/libexec/fusewired" "$tree/libexec/fusewire"
+  bundle_c_library "$tree"
+  bundle_libraries "$tree" "$tree/libexec/fusewired" "$tree/libexec/fusewire"
   cp -r "$FW_ROOT/config" "$FW_ROOT/examples" "$tree/"
   cp "$FW_ROOT/README.md" "$tree/" 2>/dev/null || true
 }
@@ -47,7 +48,7 @@ package_tree() {
 # What tests and measures on a GPU: programs in libexec/, scripts and what they read at the places that they have in the sources.
 package_device_programs() {
   local tree=$1 build=$2 program
-  mkdir -p "$tree/libexec" "$tree/tests/kernels" "$tree/bench/peers"
+  mkdir -p "$tree/tests/kernels" "$tree/bench/peers"
   for program in "$build"/tests/kernels/cuda/cuda_test_* "$build"/tests/backend_test_cuda_* "$build"/bench/gpu/cuda_bench_*; do
     [ -f "$program" ] && [ -x "$program" ] || continue
     strip -o "$tree/libexec/$(basename "$program")" "$program"
@@ -58,6 +59,23 @@ package_device_programs() {
   cp "$FW_ROOT"/bench/gpu.* "$tree/bench/"
   cp "$FW_ROOT"/bench/peers/gpu.py "$tree/bench/peers/"
   find "$tree" -name __pycache__ -prune -exec rm -rf {} +
+}
+
+# The loader and the C library of this system to lib/c, and the launchers that know when they are wanted.
+bundle_c_library() {
+  local tree=$1 loader libc name minor
+  loader=$(patchelf --print-interpreter "$tree/libexec/fusewired")
+  libc=$(ldd "$tree/libexec/fusewired" | awk '$1 == "libc.so.6" {print $3}')
+  minor=$(getconf GNU_LIBC_VERSION | sed 's/.*\.//')
+  mkdir -p "$tree/lib/c"
+  cp -L "$loader" "$tree/lib/c/"
+  for name in libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 libresolv.so.2 libutil.so.1; do
+    cp -L "$(dirname "$libc")/$name" "$tree/lib/c/"
+  done
+  for name in fusewired fusewire; do
+    sed "s/@MINOR@/$minor/; s/@LOADER@/$(basename "$loader")/" "$FW_ROOT/scripts/launcher.sh" >"$tree/bin/$name"
+    chmod +x "$tree/bin/$name"
+  done
 }
 
 # bundle_libraries TREE BINARY... : every shared library they need, transitively, with run paths inside the tree.
@@ -76,16 +94,23 @@ bundle_libraries() {
   patchelf --set-rpath '$ORIGIN/../lib' "$@"
 }
 
-# Run it from elsewhere, with an empty environment, and see that nothing is loaded from the host but its C library.
+# Run it from elsewhere, with an empty environment: on the host's C library, from which alone anything is loaded, and on its own.
 package_check() {
-  local tree=$1 elsewhere outside
+  local tree=$1 elsewhere outside moved
   elsewhere=$(mktemp -d)
-  cp -r "$tree" "$elsewhere/moved"
-  outside=$(env -i ldd "$elsewhere/moved/bin/fusewired" | awk '$2 == "=>" {print $3}' | grep -v "^$elsewhere/moved/" |
+  moved=$elsewhere/moved
+  cp -r "$tree" "$moved"
+  outside=$(env -i ldd "$moved/libexec/fusewired" | awk '$2 == "=>" {print $3}' | grep -v "^$moved/" |
     xargs -r -n1 basename | grep -Ev "$FW_NOT_BUNDLED" || true)
   [ -z "$outside" ] || { rm -rf "$elsewhere"; die "the package needs of the host: $outside"; }
+  sed -i 's/-ge [0-9]*/-ge 999/' "$moved/bin/fusewire" # as on a system older than this one
+  if ! env -i "$moved/bin/fusewire" --version >/dev/null || ! env -i "$moved"/lib/c/ld-* --library-path "$moved/lib/c:$moved/lib" \
+    "$moved/libexec/fusewired" --check "$moved/config/models/mlp.yaml" >/dev/null 2>&1; then
+    rm -rf "$elsewhere"
+    die "the package does not run on its own C library"
+  fi
   if [ -x "$FW_PYTHON" ]; then
-    "$FW_PYTHON" "$FW_ROOT/tests/harness/smoke.py" "$elsewhere/moved" || { rm -rf "$elsewhere"; die "the package does not run"; }
+    "$FW_PYTHON" "$FW_ROOT/tests/harness/smoke.py" "$moved" || { rm -rf "$elsewhere"; die "the package does not run"; }
   else
     note "not started: no Python environment (./dev test makes it)"
   fi
