@@ -94,7 +94,7 @@ bundle_libraries() {
   patchelf --set-rpath '$ORIGIN/../lib' "$@"
 }
 
-# Run it from elsewhere, with an empty environment: on the host's C library, from which alone anything is loaded, and on its own.
+# Run it from elsewhere, with an empty environment: on this host's C library, and nothing else of the host, and on its own.
 package_check() {
   local tree=$1 elsewhere outside moved
   elsewhere=$(mktemp -d)
@@ -104,8 +104,9 @@ package_check() {
     xargs -r -n1 basename | grep -Ev "$FW_NOT_BUNDLED" || true)
   [ -z "$outside" ] || { rm -rf "$elsewhere"; die "the package needs of the host: $outside"; }
   sed -i 's/-ge [0-9]*/-ge 999/' "$moved/bin/fusewire" # as on a system older than this one
-  if ! env -i "$moved/bin/fusewire" --version >/dev/null || ! env -i "$moved"/lib/c/ld-* --library-path "$moved/lib/c:$moved/lib" \
-    "$moved/libexec/fusewired" --check "$moved/config/models/mlp.yaml" >/dev/null 2>&1; then
+  if ! env -i "$moved/bin/fusewire" --version >/dev/null ||
+    ! env -i "$moved"/lib/c/ld-* --library-path "$moved/lib/c:$moved/lib" "$moved/libexec/fusewired" \
+      --check "$moved/config/models/mlp.yaml" >/dev/null 2>&1; then
     rm -rf "$elsewhere"
     die "the package does not run on its own C library"
   fi

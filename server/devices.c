@@ -15,7 +15,7 @@ static int cards_of(const char *text, int n, int out[LIMIT_DEVICES], struct erro
   for (; text[0] == '\0' && count < n; count++)
     out[count] = count;
   for (const char *at = text; *at; at += strcspn(at, ","), at += *at == ',') {
-    int card = atoi(at); // digits, checked with the server file
+    int card = (int)strtoll(at, NULL, 10); // digits, checked with the server file
     if (card >= n) {
       (void)error_set(err, STATUS_UNAVAILABLE,
                       "device.gpus: found %d, but this machine has %d (counted from 0)", card, n);
