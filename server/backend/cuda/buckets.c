@@ -56,10 +56,14 @@ static bool sees_sequences(const struct step *step) {
   return false;
 }
 
-// Class of a count: 0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8, and so on.
+// The most sequences of a class: 1, 4, 16, 64, ...
+static int64_t class_end(int32_t class) {
+  return INT64_C(1) << (2 * class);
+}
+
 static int32_t class_of(int32_t count) {
   int32_t class = 0;
-  while (class < BUCKET_SEQS_MAX - 1 && (INT64_C(1) << class) < count)
+  while (class_end(class) < count)
     class ++;
   return class;
 }
@@ -119,8 +123,8 @@ bool bucket_at(const struct bucket_set *set, int32_t index, struct bucket *out) 
   int32_t at = index / set->n_masks / set->n_seqs;
   int64_t tokens = set->rungs[at], fewest_tokens = at > 0 ? set->rungs[at - 1] + 1 : 1;
   // Of the batches in here: the fewest sequences and the most.
-  int64_t fewest = class > 0 ? (INT64_C(1) << (class - 1)) + 1 : 1;
-  int64_t most = least(INT64_C(1) << class, least(tokens, set->limits.max_seqs));
+  int64_t fewest = class > 0 ? class_end(class - 1) + 1 : 1;
+  int64_t most = least(class_end(class), least(tokens, set->limits.max_seqs));
   if (set->n_seqs == 1) most = least(tokens, set->limits.max_seqs);
   int64_t longest = least(set->limits.max_seqlen, tokens - (fewest - 1));
   *out = (struct bucket){.n_tokens = (int32_t)tokens,

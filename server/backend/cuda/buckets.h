@@ -8,9 +8,10 @@
 //
 // Tokens: 1, 2, 4, .. 64 (a product's tile has 64 rows or more, so these cost alike), multiples of
 // 64 up to 256, then four steps an octave: at most 20 % of a bucket's rows are waste from 256
-// tokens on, a tenth on average. Sequences: powers of two, as only attention's and pooling's blocks
-// are counted by them, and an empty sequence's block ends at once. The longest sequence follows
-// from both.
+// tokens on, a tenth on average. Sequences: 1, 4, 16, 64, ..: only attention and pooling see them,
+// attention's tiles are found on the device, and an empty sequence has none. The longest sequence
+// follows from both. A graph of BERT-base's 84 kernels takes 2.4 ms to capture and 0.34 MiB
+// (measured on an H200).
 #ifndef BACKEND_CUDA_BUCKETS_H
 #define BACKEND_CUDA_BUCKETS_H
 
@@ -20,8 +21,7 @@
 // by step at its own size.
 #define BUCKET_GRAPH_TOKENS 4096
 #define BUCKET_RUNGS_MAX 112 // enough for 2^31 tokens
-#define BUCKET_SEQS_MAX 32
-#define BUCKET_MASKS_MAX 4 // sets of outputs with graphs of their own; others run step by step
+#define BUCKET_MASKS_MAX 4   // sets of outputs with graphs of their own; others run step by step
 
 struct bucket {
   int32_t n_tokens, n_seqs, max_seqlen;
@@ -35,7 +35,7 @@ struct bucket_set {
   // the first n_tokens of them; products choose their kernel by all.
   int32_t rungs[BUCKET_RUNGS_MAX];
   int32_t n_rungs, n_tokens;
-  int32_t n_seqs; // classes by power of two; 1 when no step sees sequences
+  int32_t n_seqs; // classes: up to 1, 4, 16, ..; 1 when no step sees sequences
   int32_t n_masks;
   uint8_t masks[BUCKET_MASKS_MAX];
   uint8_t mask_class[1 << LIMIT_MODEL_OUTPUTS]; // BUCKET_MASKS_MAX: none

@@ -154,10 +154,10 @@ static void buckets_that_no_batch_needs_are_left_out(void **state) {
     struct bucket b;
     if (!bucket_at(&set, i, &b)) continue;
     n++;
-    assert_true((int64_t)b.n_seqs * b.max_seqlen > b.n_tokens / 2);
+    assert_true((int64_t)b.n_seqs * b.max_seqlen >= b.n_tokens / 2);
   }
   printf("  %d graphs of %d for each mode and lane\n", n, bucket_count(&set));
-  assert_true(n > 100 && n < 250);
+  assert_true(n > 80 && n < 150);
 }
 
 static void a_plan_without_sequences_has_one_class_of_them(void **state) {
