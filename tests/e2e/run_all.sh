@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# run_all.sh [cuda|cpu] : the whole end-to-end suite against an installed tree (./dev package), for a host without the
-# build: one line a file, then what was skipped and why; exit 1 if anything failed. Needs python3 with the packages of
+# run_all.sh [cuda|cpu] [NAME...] : the whole end-to-end suite (or test_NAME.py alone) against an installed tree (./dev
+# package), for a host without the build: a line for each file, what was skipped and why; exit 1 if anything failed. Needs python3 with the packages of
 # scripts/requirements.txt (PYTHON names another interpreter).
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export FUSEWIRE_TEST_DEVICE=${1:-cuda}
+[ $# -gt 1 ] && files=("${@:2}") && files=("${files[@]/#/$root/tests/e2e/test_}") && files=("${files[@]/%/.py}")
+[ $# -gt 1 ] || files=("$root"/tests/e2e/test_*.py)
 log=$(mktemp) failed=0
 trap 'rm -f "$log"' EXIT
-for file in "$root"/tests/e2e/test_*.py; do
+for file in "${files[@]}"; do
   began=$SECONDS code=0
   "${PYTHON:-python3}" "$root/tests/harness/run.py" "$file" --daemon "$root/bin/fusewired" --client "$root/bin/fusewire" \
     >"$log" 2>&1 || code=$?

@@ -33,7 +33,7 @@ static double stored(enum dtype dtype, double x) {
 // rest within the contract. (One huge row must not hide a wrong small one.) `floor` is the size
 // below which a row's error is absolute.
 static void compare_rows(const char *what, const struct matrix *y, const double *want,
-                         enum dtype grain, double floor) {
+                         double relative, double floor) {
   int shown = 0;
   for (int64_t r = 0; r < y->rows; r++) {
     double error = 0, size = 0;
@@ -48,7 +48,7 @@ static void compare_rows(const char *what, const struct matrix *y, const double 
       error += (got - exact) * (got - exact), size += exact * exact;
     }
     checks++;
-    double limit = contract(grain) * fmax(sqrt(size), floor * sqrt((double)y->cols));
+    double limit = relative * fmax(sqrt(size), floor * sqrt((double)y->cols));
     if (alike && sqrt(error) <= limit) continue;
     failures++;
     if (shown++ < 3)
@@ -204,7 +204,7 @@ static void product_case(const struct kernel *kernel, const struct product *p, i
                    : p->data == DENORMAL ? 1e-30
                                          : 0.05;
     if (p->data == OVERFLOWING) floor = p->in == DTYPE_F16 ? 3e4 : 1e18;
-    compare_rows(what, &y, want, p->out == DTYPE_F32 ? p->in : p->out, floor);
+    compare_rows(what, &y, want, contract(p->out == DTYPE_F32 ? p->in : p->out), floor);
     free(want);
     ++*ran;
   }
@@ -303,7 +303,9 @@ static void attention_run_case(const struct kernel *kernel, const struct attenti
            *work = malloc(sizeof(double) * (size_t)longest);
     ref_attention(want, q, k, v, &problem, &host, work);
     matrix_download(&out, what);
-    compare_rows(what, &out, want, a->dtype, 0.02);
+    // a score of some hundreds is itself rounded in fp32, and the exponential shows it
+    bool peaked = a->spread > 1 && a->dtype == DTYPE_F32;
+    compare_rows(what, &out, want, contract(a->dtype) * (peaked ? 20 : 1), 0.02);
     free(q), free(k), free(v), free(want), free(work);
     ++*ran;
   }
@@ -371,7 +373,7 @@ static void huge_product(void) {
   ref_linear(want, xs, ws, NULL, 16, n, k);
   memcpy(head.host, first, (size_t)n * 2 * 16);
   head.rows = 16;
-  compare_rows("product of more than 2^31 elements", &head, want, DTYPE_BF16, 0.05);
+  compare_rows("product of more than 2^31 elements", &head, want, contract(DTYPE_BF16), 0.05);
   free(xs), free(ws), free(want), free(first), free(other);
   cudaFree(all), cudaFree(y), matrix_free(&x), matrix_free(&w), matrix_free(&head);
 }
