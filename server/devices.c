@@ -53,6 +53,7 @@ static enum status open_one(const struct server_conf *conf, struct devices *devi
   struct backend_options options = {.index = index,
                                     .threads = (int)conf->threads,
                                     .headroom_bytes = conf->headroom_bytes,
+                                    .fast_rows = conf->fast_rows,
                                     .cache_dir = cache_dir(conf->cache, cache, sizeof cache)};
   enum status status = devices->backend->open(&options, slot, err);
   if (status != STATUS_OK) return status;

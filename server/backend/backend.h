@@ -30,6 +30,7 @@ struct backend_options {
   int index;              // which device of the kind
   int threads;            // CPU: compute threads, 0 = all cores this process may use
   int64_t headroom_bytes; // CUDA: device memory kept free
+  bool fast_rows;         // CUDA: a row's bits may depend on its batch (device.fast_rows)
   const char *cache_dir;  // CUDA: where compiled kernels are kept; NULL: nowhere
 };
 
