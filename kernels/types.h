@@ -87,7 +87,7 @@ enum row_input_class {
   IN_PER_ROW, // [rows, 1]
   IN_SCALAR,  // [1, 1]
   IN_GATHER,  // table [n, cols]; index operand [rows] (int32 or int64) picks the row; out of range
-             // reads as zeros (indices are validated before a batch is admitted)
+              // reads as zeros (indices are validated before a batch is admitted)
   IN_POOL_MEAN, // [T, cols] reduced over each sequence's tokens: the program's rows are sequences
   IN_POOL_CLS,  //   first token
   IN_POOL_MAX,  //   maximum per column

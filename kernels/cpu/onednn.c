@@ -34,16 +34,18 @@ struct bucket {
   struct args *args; // [n_threads]
 };
 
+struct per_thread {
+  dnnl_stream_t stream;
+  dnnl_memory_t bias;
+  void *scratch;
+};
+
 struct onednn_slice {
   struct onednn_slice_spec spec;
   dnnl_engine_t engine;
   dnnl_memory_t weights; // packed, shared by all buckets
   int64_t weight_bytes;
-  struct per_thread {
-    dnnl_stream_t stream;
-    dnnl_memory_t bias;
-    void *scratch;
-  } * threads;
+  struct per_thread *threads;
   size_t scratch_bytes;
   struct bucket buckets[N_BUCKETS];
 };

@@ -134,8 +134,10 @@ static void table_families(struct expo *expo) {
     histogram(expo, #name, labels, &metrics->field, SIZE_FIRST_BIT, SIZE_LAST_BIT, 1.0);           \
   }
 #define RPC_COUNTER(name, field, help)                                                             \
-  expo_family(expo, #name, "counter", help);                                                       \
-  expo_text(expo, #name " %llu\n", (unsigned long long)load(&rpc_metrics.field));
+  {                                                                                                \
+    expo_family(expo, #name, "counter", help);                                                     \
+    expo_text(expo, #name " %llu\n", (unsigned long long)load(&rpc_metrics.field));                \
+  }
 #include "obs/metrics.def"
 }
 

@@ -18,8 +18,8 @@ struct model_metrics {
   _Atomic int64_t in_flight;
   _Atomic uint64_t batches, batch_requests, batch_tokens, rows;
   _Atomic uint64_t ran_tokens, graph_replays, fallback_kernels; // see struct lane_times
-  _Atomic uint64_t batch_close[4];                         // enum batch_close
-  _Atomic uint64_t read_bytes, write_bytes, unfused_bytes; // estimates
+  _Atomic uint64_t batch_close[4];                              // enum batch_close
+  _Atomic uint64_t read_bytes, write_bytes, unfused_bytes;      // estimates
   struct hist queue_ns, copy_in_ns, compute_ns, copy_out_ns, total_ns, batch_size_tokens;
 };
 

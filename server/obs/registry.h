@@ -6,7 +6,7 @@
 #include "obs/metrics.h"
 
 #define METRICS_MODELS                                                                             \
-  (LIMIT_MODELS * 4) // two modes, and as many again for models that replace others
+  (LIMIT_MODELS * 4)       // two modes, and as many again for models that replace others
 #define METRICS_GAUGES 256 // ten or so of each device
 
 struct gauge {

@@ -51,6 +51,11 @@ struct thread_space { // of one thread while it runs this plan
   int64_t wait_ns; // for others, by the clock; only while steps are timed
 };
 
+struct segment_state { // pieces of work: tiles, or parts of attention
+  _Alignas(64) _Atomic int64_t next;
+  _Alignas(64) _Atomic uint32_t done;
+};
+
 struct bound_plan {
   struct device *device;
   const struct plan *plan;
@@ -59,10 +64,7 @@ struct bound_plan {
   int32_t n_segments;
   struct thread_space *threads; // [n_threads]
   struct pool pool;             // packed weights
-  struct segment_state {        // pieces of work: tiles, or parts of attention
-    _Alignas(64) _Atomic int64_t next;
-    _Alignas(64) _Atomic uint32_t done;
-  } * states; // [n_segments]
+  struct segment_state *states; // [n_segments]
 };
 
 struct lane {
