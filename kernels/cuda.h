@@ -19,6 +19,29 @@ extern "C" {
 struct CUstream_st; // what cudaStream_t points to
 #define CUDA_UNSUPPORTED 801
 
+// ---- copies ------------------------------------------------------------------------------------
+// Many small pieces between pinned host memory and the device, either way, by one launch.
+struct copy_unit {
+  const void *from; // any alignment; NULL: zeros
+  void *to;         // at its fastest with 4-byte alignment, and 16 on both sides
+  int64_t bytes;    // best at most COPY_UNIT_BYTES: a block copies it
+};
+#define COPY_UNITS 160 // in one launch: they are its parameters
+#define COPY_UNIT_BYTES 16384
+struct copy_list {
+  int32_t n;
+  struct copy_unit units[COPY_UNITS];
+};
+// Times of the card's clock (ns), written to pinned host memory as the launch begins and ends;
+// NULL: not wanted. `arrived`: a word of device memory that is 0, with `ended`.
+struct copy_stamps {
+  int64_t *began, *ended;
+  uint32_t *arrived;
+};
+// n = 0 launches too, for the stamps.
+int copy_run(const struct copy_list *list, const struct copy_stamps *stamps,
+             struct CUstream_st *stream);
+
 // ---- row programs: generated source, compiled at load time -------------------------------------
 // ---------------------------------------------------------- The compiler (NVRTC) is opened late,
 // by name, so that one binary runs where there is none.

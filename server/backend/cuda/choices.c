@@ -102,6 +102,19 @@ enum status choices_make(struct bound_plan *bound, struct error *err) {
   return STATUS_OK;
 }
 
+int32_t choices_fallbacks(const struct bound_plan *bound, const struct batch_geometry *counts,
+                          uint8_t outputs) {
+  int32_t n = 0;
+  for (int32_t s = 0; s < bound->plan->n_steps; s++) {
+    const struct bound_step *b = &bound->steps[s];
+    if (!b->choices || !(b->step->needed_by & outputs)) continue;
+    int64_t rows = b->step->rows == ROWS_SEQS ? counts->n_seqs : counts->n_tokens;
+    int32_t rung = b->step->kind == STEP_ATTENTION ? 0 : bucket_rung(&bound->buckets, rows);
+    n += b->choices[rung].kernel->fallback;
+  }
+  return n;
+}
+
 void choices_free(struct bound_plan *bound) {
   for (int32_t s = 0; s < bound->plan->n_steps; s++) {
     if (bound->steps[s].owns_choices) free(bound->steps[s].choices);

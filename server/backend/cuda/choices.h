@@ -8,6 +8,9 @@
 // Fills the steps' `choices`. Their weights are bound. INTERNAL, naming the step, when no kernel of
 // the table takes it.
 MUST_USE enum status choices_make(struct bound_plan *bound, struct error *err);
+// Steps for these outputs and counts whose kernel is a fallback.
+int32_t choices_fallbacks(const struct bound_plan *bound, const struct batch_geometry *counts,
+                          uint8_t outputs);
 void choices_free(struct bound_plan *bound);
 
 #endif

@@ -25,9 +25,10 @@ struct device {
   struct jit *jit;
   struct lt *lt; // cuBLASLt, NULL where it was not found (products fall back to our own)
   struct kernel_device kernels; // facts that kernels are chosen by; kernels.lt is lt
-  struct host_pool *host; // pinned memory for requests and replies, usable by every card
+  struct host_pool *host;       // pinned memory for requests and replies, usable by every card
   struct ledger ledger;
   _Atomic bool lost; // a sticky error was seen: every entry point fails from here on
+  bool fast_rows; // products may split their sums by the number of rows
   int n_lanes;
   struct weight_block *weights; // bind.c: what plans of one model share; control thread only
   bool timing;                  // measure every step: launches one by one with events between
@@ -51,9 +52,13 @@ struct lane {
   int64_t geometry_pitch;
   void *workspace; // cuBLASLt's, this lane's own
   int64_t workspace_bytes;
-  cudaEvent_t began, copied_in, computed, done;
-  bool started; // `began` is recorded: a batch is being put together
-  int error;    // the first cudaError_t of this batch's copies, which cannot return one
+  cudaEvent_t done;
+  struct copies *copies; // copies.c: those of the batch that is put together
+  int64_t *stamps;       // [4], pinned, the card's clock: began, copied in, computed, copied out
+  uint32_t *arrived;     // device word for the stamps
+  int32_t ran_tokens, fallbacks; // of the last run, for lane_times
+  bool replayed;
+  int error; // the first cudaError_t of this batch's copies, which cannot return one
 };
 #define LANES_MAX 8
 #define CUDA_WORKSPACE_BYTES ((int64_t)1 << 20) // of a lane; kernels are chosen that need no more
@@ -83,6 +88,7 @@ struct launch {
 struct lane_plan {
   struct launch *launches;  // [plan.n_steps]
   cudaGraphExec_t *graphs;  // by bucket_index and mask, NULL where none was captured
+  int16_t *fallbacks;       // of each graph: kernels that are fallbacks
   cudaEvent_t *step_events; // [n_steps + 1], only while device.timing
   bool timed;
   int64_t graph_bytes; // booked in the ledger
@@ -133,6 +139,22 @@ void cuda_close(struct device *device);
 MUST_USE enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes,
                                     struct lane **out, struct error *err);
 void cuda_lane_close(struct device *device, struct lane *lane);
+
+// ---- copies.c ----
+// Copies of one batch, gathered and sent off together: small ones by a kernel, large ones by the
+// copy engine. In this order: any number of copy_add, copies_flush_in, the steps, any number of
+// copy_add, copies_flush_out. Host memory is read and written until `done`. All return a
+// cudaError_t.
+MUST_USE enum status copies_open(struct lane *lane, struct error *err);
+void copies_close(struct lane *lane);
+int copy_add(struct lane *lane, void *to, const void *from, int64_t bytes, bool in); // from NULL: 0
+// Rows of `bytes` bytes, `pitch` apart on the card's side only.
+int copy_add_rows(struct lane *lane, void *to, const void *from, int64_t pitch, int64_t bytes,
+                  int64_t n_rows, bool in);
+// With the geometry of a batch (or bucket) of so many tokens and sequences, from geometry_host.
+int copies_flush_in(struct lane *lane, int32_t n_tokens, int32_t n_seqs);
+int copies_flush_out(struct lane *lane); // and records `done`
+void copies_forget(struct lane *lane);   // of a batch that failed
 
 // ---- bind.c, graphs.c ----
 MUST_USE enum status cuda_load(struct device *device, const struct plan *plan,

@@ -34,6 +34,8 @@ enum status cuda_check(struct device *device, int cuda_error, const char *what, 
   const char *text = cudaGetErrorString((cudaError_t)cuda_error);
   if (fate == CUDA_LOST && !atomic_exchange(&device->lost, true))
     log_error("device_lost", "device cuda:%d: %s: %s (%s)", device->index, what, text, name);
+  else if (!err)
+    log_warn("cuda_error", "device cuda:%d: %s: %s (%s)", device->index, what, text, name);
   return error_set(err, cuda_status_of(cuda_error), "device cuda:%d: %s: %s (%s)", device->index,
                    what, text, name);
 }
@@ -181,6 +183,7 @@ enum status cuda_open(const struct backend_options *options, struct device **out
   struct device *device = calloc(1, sizeof *device);
   if (!device) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a cuda device");
   device->index = options->index;
+  device->fast_rows = options->fast_rows;
   enum status status = open_parts(device, options, err);
   if (status == STATUS_OK)
     *out = device;

@@ -1,19 +1,13 @@
-// CUDA graphs: a plan captured for every bucket, once a lane, and replayed. The geometry's upload
-// is part of a graph, so that a batch is one call; copies of rows stay outside, as only they have
-// addresses of requests.
+// CUDA graphs: a plan captured for every bucket, once a lane, and replayed. Copies stay outside, as
+// only they have addresses of requests; the geometry goes with them (copies.c).
+#include "backend/cuda/choices.h"
 #include "backend/cuda/cuda_device.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <stdlib.h>
 
 // ---- one run, launch by launch ----
-static int upload_geometry(const struct lane *lane, int32_t n_tokens, int32_t n_seqs) {
-  size_t pitch = (size_t)lane->geometry_pitch;
-  return cudaMemcpy2DAsync(lane->geometry_device, pitch, lane->geometry_host, pitch,
-                           (size_t)geometry_used(n_tokens, n_seqs), GEOMETRY_ROWS,
-                           cudaMemcpyHostToDevice, lane->stream);
-}
-
 static int launch_batch(struct lane *lane, const struct bound_plan *bound,
                         const struct batch_geometry *counts, uint8_t outputs) {
   struct batch_geometry geometry = lane->geometry; // device addresses
@@ -21,8 +15,6 @@ static int launch_batch(struct lane *lane, const struct bound_plan *bound,
   geometry.n_seqs = counts->n_seqs;
   geometry.max_seqlen = counts->max_seqlen;
   geometry.sum_sq = counts->sum_sq;
-  int rc = upload_geometry(lane, counts->n_tokens, counts->n_seqs);
-  if (rc != 0) return rc;
   return cuda_launch_all(bound->lanes[lane->index], bound->plan->n_steps, &geometry, outputs,
                          lane->stream);
 }
@@ -50,12 +42,15 @@ static int capture(struct lane *lane, const struct bound_plan *bound, const stru
 static enum status capture_all(struct lane *lane, struct bound_plan *bound, struct lane_plan *plan,
                                struct error *err) {
   size_t before = 0, after = 0, total;
+  int64_t began_ns = clock_now_ns();
   int rc = cudaMemGetInfo(&before, &total);
   for (int32_t i = 0; rc == 0 && i < bucket_count(&bound->buckets); i++) {
     struct bucket bucket;
     if (!bucket_at(&bound->buckets, i, &bucket)) continue;
     rc = capture(lane, bound, &bucket, &plan->graphs[i]);
     plan->n_graphs += rc == 0;
+    struct batch_geometry counts = {.n_tokens = bucket.n_tokens, .n_seqs = bucket.n_seqs};
+    plan->fallbacks[i] = (int16_t)choices_fallbacks(bound, &counts, bucket.outputs);
   }
   if (rc == 0) rc = cudaStreamSynchronize(lane->stream);
   if (rc == 0) rc = cudaMemGetInfo(&after, &total);
@@ -63,6 +58,9 @@ static enum status capture_all(struct lane *lane, struct bound_plan *bound, stru
   if (status != STATUS_OK || after >= before) return status;
   plan->graph_bytes = (int64_t)(before - after);
   ledger_note(&lane->device->ledger, LEDGER_GRAPHS, plan->graph_bytes);
+  log_info("graphs_captured", "device cuda:%d lane %d, fusion %s: %d graphs, %.1f MiB, %lld ms",
+           lane->device->index, lane->index, fusion_name(bound->plan->mode), plan->n_graphs,
+           (double)plan->graph_bytes / 1048576, (long long)((clock_now_ns() - began_ns) / 1000000));
   return STATUS_OK;
 }
 
@@ -86,7 +84,9 @@ enum status cuda_prepare(struct lane *lane, struct bound_plan *bound, struct err
   if (!plan) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a lane's plan");
   bound->lanes[lane->index] = plan;
   plan->graphs = calloc((size_t)bucket_count(&bound->buckets) + 1, sizeof(cudaGraphExec_t));
-  if (!plan->graphs) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for graphs");
+  plan->fallbacks = calloc((size_t)bucket_count(&bound->buckets) + 1, sizeof *plan->fallbacks);
+  if (!plan->graphs || !plan->fallbacks)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for graphs");
   status = cuda_launches_make(bound, lane, plan, err);
   if (status != STATUS_OK) return status;
   if (device->timing) return make_events(plan, device, bound->plan->n_steps, err);
@@ -102,6 +102,7 @@ void cuda_lane_plan_close(struct device *device, struct bound_plan *bound, int l
     if (plan->step_events[i]) cudaEventDestroy(plan->step_events[i]);
   if (plan->graph_bytes > 0) ledger_release(&device->ledger, LEDGER_GRAPHS, plan->graph_bytes);
   free(plan->step_events);
+  free(plan->fallbacks);
   free(plan->graphs);
   free(plan->launches);
   free(plan);
@@ -114,7 +115,7 @@ static int run_timed(struct lane *lane, const struct bound_plan *bound,
   struct batch_geometry counts = lane->geometry;
   counts.n_tokens = geometry->n_tokens, counts.n_seqs = geometry->n_seqs;
   counts.max_seqlen = geometry->max_seqlen, counts.sum_sq = geometry->sum_sq;
-  int rc = upload_geometry(lane, geometry->n_tokens, geometry->n_seqs);
+  int rc = 0;
   for (int32_t i = 0; rc == 0 && i < bound->plan->n_steps; i++) {
     struct launch *launch = &plan->launches[i];
     rc = cudaEventRecord(plan->step_events[i], lane->stream);
@@ -139,7 +140,11 @@ enum status cuda_run(struct lane *lane, const struct bound_plan *bound,
   bool captured = index >= 0 && plan->graphs[index] && bucket_at(&bound->buckets, index, &bucket);
   geometry_fill(lane->geometry_host, lane->geometry_pitch, geometry, bucket.n_tokens,
                 bucket.n_seqs);
-  int rc;
+  lane->replayed = captured;
+  lane->ran_tokens = bucket.n_tokens;
+  lane->fallbacks = captured ? plan->fallbacks[index] : choices_fallbacks(bound, geometry, outputs);
+  int rc = copies_flush_in(lane, bucket.n_tokens, bucket.n_seqs);
+  if (rc != 0) return cuda_check(device, rc, "copying a batch in", NULL);
   if (captured)
     rc = cudaGraphLaunch(plan->graphs[index], lane->stream);
   else if (plan->step_events)

@@ -2,6 +2,7 @@
 #include "base/log.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #define ORDERS 40 // block sizes: HOST_POOL_BLOCK_BYTES << order
@@ -21,7 +22,7 @@ struct host_pool {
   struct host_pool_options options;
   int top; // the order of a whole chunk
   pthread_mutex_t mutex;
-  struct chunk *chunks;
+  struct chunk *_Atomic chunks; // grows at its head only
   struct vacant *free[ORDERS];
   int64_t bytes;
   int64_t n_out;
@@ -55,7 +56,8 @@ static void vacant_remove(struct chunk *chunk, struct vacant *block) {
 }
 
 static struct chunk *chunk_of(const struct host_pool *pool, const void *memory) {
-  for (struct chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
+  struct chunk *chunk = atomic_load_explicit(&pool->chunks, memory_order_acquire);
+  for (; chunk; chunk = chunk->next)
     if ((const uint8_t *)memory >= chunk->memory &&
         (const uint8_t *)memory < chunk->memory + pool->options.chunk_bytes)
       return chunk;
@@ -82,8 +84,9 @@ static bool chunk_add(struct host_pool *pool) {
     free(chunk);
     return false;
   }
-  chunk->next = pool->chunks;
-  pool->chunks = chunk;
+  chunk->next = atomic_load_explicit(&pool->chunks, memory_order_relaxed);
+  // Release: who finds the chunk finds what it says of itself.
+  atomic_store_explicit(&pool->chunks, chunk, memory_order_release);
   vacant_add(pool, chunk, 0, pool->top);
   return true;
 }
@@ -169,6 +172,12 @@ void host_pool_give(struct host_pool *pool, void *memory, size_t bytes) {
   }
   pool->n_out--;
   pthread_mutex_unlock(&pool->mutex);
+}
+
+bool host_pool_holds(const struct host_pool *pool, const void *memory, size_t bytes) {
+  const struct chunk *chunk = chunk_of(pool, memory);
+  return chunk && bytes <= pool->options.chunk_bytes &&
+         (const uint8_t *)memory - chunk->memory <= (ptrdiff_t)(pool->options.chunk_bytes - bytes);
 }
 
 int64_t host_pool_bytes(struct host_pool *pool) {

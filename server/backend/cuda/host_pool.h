@@ -28,6 +28,8 @@ MUST_USE enum status host_pool_open(const struct host_pool_options *options,
 void host_pool_close(struct host_pool *pool); // every block must have been given back; NULL is fine
 void *host_pool_take(struct host_pool *pool, size_t bytes);              // NULL: none left
 void host_pool_give(struct host_pool *pool, void *memory, size_t bytes); // `bytes` as it was asked
+// Whether all of it lies in a chunk: without a lock, for the request path.
+bool host_pool_holds(const struct host_pool *pool, const void *memory, size_t bytes);
 int64_t host_pool_bytes(struct host_pool *pool); // taken from below now, used or not
 
 #endif

@@ -4,31 +4,25 @@
 
 #include <stdlib.h>
 
-#define PITCH_BYTES 256
-
 // positions, cu_seqlens, scores_offset: a row each, wide enough for the longest.
 static enum status geometry_open(struct lane *lane, struct error *err) {
-  int64_t tokens = (int64_t)lane->max_tokens * 4, seqs = ((int64_t)lane->max_seqs + 1) * 8;
-  int64_t widest = tokens > seqs ? tokens : seqs;
-  lane->geometry_pitch = (widest + PITCH_BYTES - 1) / PITCH_BYTES * PITCH_BYTES;
-  enum status status = cuda_memory_take(lane->device, LEDGER_ARENAS, 3 * lane->geometry_pitch,
+  lane->geometry_pitch = geometry_pitch(lane->max_tokens, lane->max_seqs);
+  int64_t bytes = GEOMETRY_ROWS * lane->geometry_pitch;
+  enum status status = cuda_memory_take(lane->device, LEDGER_ARENAS, bytes,
                                         "batch geometry of a lane", &lane->geometry_device, err);
   if (status != STATUS_OK) return status;
   char *at = lane->geometry_device;
   lane->geometry.positions = (const int32_t *)(void *)at;
   lane->geometry.cu_seqlens = (const int32_t *)(void *)(at + lane->geometry_pitch);
   lane->geometry.scores_offset = (const int64_t *)(void *)(at + 2 * lane->geometry_pitch);
-  int rc =
-      cudaHostAlloc(&lane->geometry_host, 3 * (size_t)lane->geometry_pitch, cudaHostAllocPortable);
+  int rc = cudaHostAlloc(&lane->geometry_host, (size_t)bytes, cudaHostAllocPortable);
   return cuda_check(lane->device, rc, "pinned memory for a lane", err);
 }
 
-static enum status events_open(struct lane *lane, struct error *err) {
-  cudaEvent_t *events[] = {&lane->began, &lane->copied_in, &lane->computed, &lane->done};
+static enum status stream_open(struct lane *lane, struct error *err) {
   int rc = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
-  for (int i = 0; rc == 0 && i < 4; i++)
-    rc = cudaEventCreate(events[i]);
-  return cuda_check(lane->device, rc, "a lane's stream and events", err);
+  if (rc == 0) rc = cudaEventCreateWithFlags(&lane->done, cudaEventDisableTiming);
+  return cuda_check(lane->device, rc, "a lane's stream", err);
 }
 
 enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes, struct lane **out,
@@ -44,7 +38,7 @@ enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes
                         .workspace_bytes = CUDA_WORKSPACE_BYTES};
   void *arena = NULL;
   enum status status = cuda_enter(device, err);
-  if (status == STATUS_OK) status = events_open(lane, err);
+  if (status == STATUS_OK) status = stream_open(lane, err);
   if (status == STATUS_OK)
     status =
         cuda_memory_take(device, LEDGER_ARENAS, lane->arena_bytes, "arena of a lane", &arena, err);
@@ -53,6 +47,7 @@ enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes
     status = cuda_memory_take(device, LEDGER_WORKSPACE, lane->workspace_bytes,
                               "workspace of a lane", &lane->workspace, err);
   if (status == STATUS_OK) status = geometry_open(lane, err);
+  if (status == STATUS_OK) status = copies_open(lane, err);
   // What an arena holds before its first batch is looked at by rows past a batch; no NaN of a
   // former life may be there to be traced by a tool or a person.
   if (status == STATUS_OK)
@@ -68,14 +63,14 @@ enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes
 void cuda_lane_close(struct device *device, struct lane *lane) {
   if (!lane) return;
   if (cuda_enter(device, NULL) == STATUS_OK) {
-    const cudaEvent_t events[] = {lane->began, lane->copied_in, lane->computed, lane->done};
     if (lane->stream) (void)cudaStreamSynchronize(lane->stream);
-    for (int i = 0; i < 4; i++)
-      if (events[i]) (void)cudaEventDestroy(events[i]);
+    if (lane->done) (void)cudaEventDestroy(lane->done);
     if (lane->geometry_host) (void)cudaFreeHost(lane->geometry_host);
     if (lane->stream) (void)cudaStreamDestroy(lane->stream);
   }
-  cuda_memory_give(device, LEDGER_ARENAS, lane->geometry_device, 3 * lane->geometry_pitch);
+  copies_close(lane);
+  cuda_memory_give(device, LEDGER_ARENAS, lane->geometry_device,
+                   GEOMETRY_ROWS * lane->geometry_pitch);
   cuda_memory_give(device, LEDGER_WORKSPACE, lane->workspace, lane->workspace_bytes);
   cuda_memory_give(device, LEDGER_ARENAS, lane->arena, lane->arena_bytes);
   device->n_lanes--;

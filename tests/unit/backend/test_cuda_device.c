@@ -191,15 +191,19 @@ static void what_does_not_fit_is_refused_with_the_ledger(void **state) {
   assert_false(atomic_load(&rig.device->lost));
 }
 
+static void *complaint_of(const char *text) {
+  return (void *)(uintptr_t)text;
+}
+
 static void *take_and_give(void *arg) {
   (void)arg;
   struct cudaPointerAttributes attributes;
   for (size_t bytes = 1; bytes < 8 << 20; bytes = bytes * 3 + 1) {
     void *memory = ops->host_alloc(rig.device, bytes);
-    if (!memory) return "no memory";
+    if (!memory) return complaint_of("no memory");
     memset(memory, 1, bytes);
     if (cudaPointerGetAttributes(&attributes, memory) != 0 || attributes.type != cudaMemoryTypeHost)
-      return "not pinned";
+      return complaint_of("not pinned");
     ops->host_free(rig.device, memory, bytes);
   }
   return NULL;
