@@ -85,7 +85,7 @@ enum status cuda_load(struct device *device, const struct plan *plan,
   if (status == STATUS_OK) {
     for (int32_t i = 0; i < plan->n_steps; i++)
       bound->steps[i].step = &plan->steps[i];
-    bucket_set_make(plan, BUCKET_GRAPH_TOKENS, &bound->buckets);
+    bucket_set_make(plan, plan->n_steps > 0 ? BUCKET_GRAPH_TOKENS : 0, &bound->buckets);
     status = bind_all_weights(bound, weights, err);
   }
   if (status == STATUS_OK) status = programs_load(bound, err);

@@ -25,6 +25,17 @@ static int run_linear(struct launch *launch, const struct batch_geometry *geomet
                     stream);
 }
 
+// device.fast_rows: where the choice is the kernel for few rows, it may split k as m suits it.
+static int run_linear_fast(struct launch *launch, const struct batch_geometry *geometry,
+                           cudaStream_t stream) {
+  int64_t rows = rows_of(launch, geometry);
+  int32_t rung = bucket_rung(launch->views.buckets, rows);
+  if (launch->views.choices[rung].kernel != &kernel_gemm_small)
+    return run_linear(launch, geometry, stream);
+  return linear_run_fastest(&launch->step->linear, launch->views.in, &launch->views.out, rows,
+                            stream);
+}
+
 static int run_attention(struct launch *launch, const struct batch_geometry *geometry,
                          cudaStream_t stream) {
   launch->views.call.geometry = geometry;
@@ -112,7 +123,7 @@ static void prepare_views(const struct lane *lane, const struct bound_plan *boun
       [STEP_CONTEXT] = run_context,
   };
   bool attention = b->step->kind == STEP_ATTENTION, linear = b->step->kind == STEP_LINEAR;
-  launch->run = run[b->step->kind];
+  launch->run = linear && bound->device->fast_rows ? run_linear_fast : run[b->step->kind];
   launch_views(lane, b, launch->views.in, &launch->views.out);
   launch->views.call = (struct kernel_call){.device = &bound->device->kernels,
                                             .op = attention ? KERNEL_ATTENTION : KERNEL_LINEAR,

@@ -15,6 +15,7 @@
 static const struct backend_ops *const ops = &backend_cuda;
 static uint64_t the_seed;
 static struct device *the_device;
+static struct lane_times last_times;
 
 static double bound_of(enum dtype dtype) {
   return dtype == DTYPE_F32 ? 1e-5 : dtype == DTYPE_F16 ? 2e-3 : 8e-3;
@@ -87,9 +88,9 @@ static void rig_run(struct rig *rig, const struct batch_geometry *g, void *const
     ops->copy_out(rig->lane, rig->bound, i, 0, rows, out[i]);
   }
   ops->submit(rig->lane);
-  struct lane_times times;
   int done;
-  while ((done = ops->poll(rig->lane, &times)) == 0)
+  memset(&last_times, 0, sizeof last_times);
+  while ((done = ops->poll(rig->lane, &last_times)) == 0)
     ;
   if (done < 0) fail_msg("the device is lost");
   for (int i = 0; i < LIMIT_MODEL_OUTPUTS; i++) {
@@ -352,6 +353,57 @@ static void both_modes_of_a_model_share_its_weights(void **state) {
   encoder_free(&e);
 }
 
+static void padding_replays_and_fallbacks_are_counted(void **state) {
+  (void)state;
+  static const int32_t hidden[] = {128, 90}; // 90: rows of 180 bytes, which no fast kernel takes
+  for (int i = 0; i < 2; i++) {
+    struct encoder_shape shape = {.vocab = 100,
+                                  .positions = 256,
+                                  .hidden = hidden[i],
+                                  .heads = 2,
+                                  .inter = 256,
+                                  .layers = 1,
+                                  .compute = DTYPE_BF16};
+    uint64_t seed = the_seed;
+    struct encoder e;
+    struct rig rig;
+    encoder_build(&e, &shape, seed);
+    rig_open(&rig, &e.graph, &e.table, FUSION_ON, &encoder_limits);
+    check_batch(&rig, &e, (const int32_t[]){60, 5}, 2, &seed);
+    assert_true(last_times.replayed);
+    assert_int_equal(last_times.ran_tokens, 128);
+    if (hidden[i] == 128)
+      assert_int_equal(last_times.fallbacks, 0);
+    else
+      assert_true(last_times.fallbacks > 0);
+    rig_close(&rig);
+    encoder_free(&e);
+  }
+}
+
+// device.fast_rows gives up equal bits, not accuracy.
+static void fast_rows_match_the_reference(void **state) {
+  (void)state;
+  struct encoder_shape shape = {.vocab = 100,
+                                .positions = 256,
+                                .hidden = 256,
+                                .heads = 4,
+                                .inter = 1024,
+                                .layers = 1,
+                                .compute = DTYPE_BF16};
+  uint64_t seed = the_seed;
+  struct encoder e;
+  struct rig rig;
+  encoder_build(&e, &shape, seed);
+  the_device->fast_rows = true;
+  rig_open(&rig, &e.graph, &e.table, FUSION_ON, &encoder_limits);
+  the_device->fast_rows = false;
+  check_batch(&rig, &e, (const int32_t[]){5}, 1, &seed);
+  check_batch(&rig, &e, (const int32_t[]){200, 31}, 2, &seed);
+  rig_close(&rig);
+  encoder_free(&e);
+}
+
 // ---- random graphs ----
 static void random_graph(enum dtype dtype, int round, double tolerance) {
   struct rng rng = {.state = (uint64_t)round * 104729 + 3 + (uint64_t)dtype};
@@ -376,9 +428,9 @@ static void random_graph(enum dtype dtype, int round, double tolerance) {
   for (int mode = 0; mode < FUSION_MODES; mode++) {
     struct rig rig;
     rig_open(&rig, &graph, &table, (enum fusion_mode)mode, &limits);
-    for (int pass = 0; pass < 3; pass++) { // the second meets the first one's leavings
-      uint8_t mask = pass < 2 ? (uint8_t)((1 << graph.n_outputs) - 1)
-                              : (uint8_t)(1u << rng_below(&rng, graph.n_outputs));
+    for (int pass = 0; pass < 4; pass++) {  // the second meets the first one's leavings
+      int all = (1 << graph.n_outputs) - 1; // any other set of outputs may have no graph
+      uint8_t mask = (uint8_t)(pass < 2 ? all : 1 + rng_below(&rng, all));
       void *outputs[LIMIT_MODEL_OUTPUTS] = {0};
       rig_run(&rig, &world.geometry, inputs, mask, outputs);
       for (int i = 0; i < graph.n_outputs; i++) {
@@ -430,6 +482,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test(a_result_does_not_depend_on_batch_mates),
       cmocka_unit_test(a_replay_has_the_bits_of_its_launches),
       cmocka_unit_test(both_modes_of_a_model_share_its_weights),
+      cmocka_unit_test(padding_replays_and_fallbacks_are_counted),
+      cmocka_unit_test(fast_rows_match_the_reference),
       cmocka_unit_test(random_graphs_match_the_reference),
   };
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
