@@ -56,6 +56,7 @@ struct row_ir {
   int n, n_segments; // segments: reductions + 1
   bool exact;        // some output is fp32: activations in full precision
   bool pools;
+  bool clusters; // set by the caller after the build: the device has clusters of blocks (sm_90)
   struct ir_op op[ROW_IR_MAX];
 };
 // False: the program is malformed, or uses something the generator does not have (64-bit arithmetic
@@ -64,19 +65,21 @@ bool row_ir_build(const struct row_program *prog, struct row_ir *out);
 
 // ---- how a row is spread over threads ----------------------------------------------------------
 enum row_style {
-  ROW_FLAT,   // no row structure at all: contiguous operands as one long row
-  ROW_TILE,   // pointwise: a block takes `threads * depth` vectors of a matrix
-  ROW_GROUP,  // `group` threads hold a row (or `rows` rows at a time) in registers: one read, one
-              // write
+  ROW_FLAT,  // no row structure at all: contiguous operands as one long row
+  ROW_TILE,  // pointwise: a block takes `threads * depth` vectors of a matrix
+  ROW_GROUP, // `group` threads of each of `cluster` blocks hold a row (or `rows` rows at a time) in
+             // registers: one read, one write
   ROW_STREAM, // a row too long for that: one block a row, read again after each reduction
 };
 struct row_tile {
   enum row_style style;
-  int32_t vector;        // elements of one access; 1: any alignment
-  int32_t threads;       // of a block
-  int32_t depth;         // vectors in flight a thread (ROW_GROUP: of one row)
-  int32_t group;         // threads of a row (ROW_GROUP, ROW_STREAM)
-  int32_t rows;          // rows at a time of a group (ROW_GROUP)
+  int32_t vector;  // elements of one access; 1: any alignment
+  int32_t threads; // of a block
+  int32_t depth;   // vectors in flight a thread (ROW_GROUP: of one row)
+  int32_t group;   // threads of a row (ROW_GROUP, ROW_STREAM)
+  int32_t rows;    // rows at a time of a group (ROW_GROUP)
+  int32_t cluster; // blocks that share a row (ROW_GROUP); 0 and 1: one
+  int32_t slices;  // pools: parts of a sequence that a block folds at once; 0: a thread folds all
   int32_t blocks_per_sm; // launch bound; 0: none
 };
 #define ROW_VARIANTS 3

@@ -179,3 +179,80 @@ static __device__ __forceinline__ void fw_row_reduce(float (&x)[ROWS], float *bu
     }
   }
 }
+
+// The same over the blocks of a cluster, in rank order. `slots` is a place of BLOCKS * N floats in
+// shared memory, the same in every block: each block leaves its sums in all of them. The caller
+// alternates between two. Before the first, all blocks must have begun: arrive at the kernel's
+// start, wait here.
+static __device__ __forceinline__ void fw_cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void fw_cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+template <int BLOCKS, int N, class OP>
+static __device__ __forceinline__ void fw_cluster_reduce(float (&x)[N], float *slots) {
+  if (threadIdx.x < BLOCKS) {
+    unsigned at, to;
+    asm("{\n.reg .u64 a;\ncvta.to.shared.u64 a, %1;\ncvt.u32.u64 %0, a;\n}"
+        : "=r"(at)
+        : "l"(slots));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(at), "r"(threadIdx.x));
+#pragma unroll
+    for (int q = 0; q < N; q++)
+      asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to + 4 * (blockIdx.x % BLOCKS * N + q)),
+                   "f"(x[q])
+                   : "memory");
+  }
+  fw_cluster_arrive();
+  fw_cluster_wait();
+#pragma unroll
+  for (int b = 0; b < BLOCKS; b++)
+#pragma unroll
+    for (int q = 0; q < N; q++)
+      x[q] = b == 0 ? slots[q] : OP::apply(x[q], slots[b * N + q]);
+}
+
+// Rows [first, end) of a matrix folded into out[VECTORS * V], by a block of THREADS: slice s of its
+// threads takes rows first + s, first + s + SLICES and so on, several in flight; then the slices
+// are folded in order. No row: zeros. Ends with a barrier.
+enum { FW_POOL_MEAN, FW_POOL_CLS, FW_POOL_MAX };
+template <int KIND> static __device__ __forceinline__ float fw_fold(float x, float y) {
+  return KIND == FW_POOL_MAX ? fw_max(x, y) : x + y;
+}
+template <class T, int V, int KIND, int VECTORS, int SLICES, int THREADS>
+static __device__ __forceinline__ void fw_pool(float *out, float *parts, const void *base,
+                                               long long stride, int first, int end) {
+  constexpr int LANES = VECTORS < THREADS ? VECTORS : THREADS;
+  const int slice = threadIdx.x / LANES,
+            last = KIND == FW_POOL_CLS && first < end ? first + 1 : end;
+  const float none = KIND == FW_POOL_MAX && first < end ? -INFINITY : 0.0f;
+  __syncthreads(); // what was here before has been picked up
+  if (slice < SLICES) {
+    for (int vector = threadIdx.x % LANES; vector < VECTORS; vector += LANES) {
+      float x[V];
+#pragma unroll
+      for (int j = 0; j < V; j++)
+        x[j] = none;
+#pragma unroll 8
+      for (int row = first + slice; row < last; row += SLICES) {
+        fw_pack<T, V> p;
+        fw_memory<T, V>::load(&p, base, row * stride + vector * V);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+          x[j] = fw_fold<KIND>(x[j], p.get(j));
+      }
+#pragma unroll
+      for (int j = 0; j < V; j++)
+        (SLICES > 1 ? parts + slice * VECTORS * V : out)[vector * V + j] = x[j];
+    }
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < VECTORS * V; c += THREADS) {
+    float x = SLICES > 1 ? parts[c] : out[c];
+    for (int s = 1; s < SLICES; s++)
+      x = fw_fold<KIND>(x, parts[s * VECTORS * V + c]);
+    out[c] = KIND == FW_POOL_MEAN && first < end ? x / (float)(end - first) : x;
+  }
+  __syncthreads();
+}

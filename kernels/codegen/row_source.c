@@ -27,6 +27,9 @@ static void put_accumulate(struct text *t, int v, const char *pad) {
   case IR_SUM_EXP:
     text_put(t, "%sx%d[q] += %s(%s - %s);\n", pad, v, text_exp(t), a, b);
     break;
+  case IR_MEAN: // of parts, so that no sum of large values overflows
+    text_put(t, "%sx%d[q] = fmaf(%s, %af, x%d[q]);\n", pad, v, a, 1.0 / t->ir->prog->cols, v);
+    break;
   case IR_MEAN_SQ_DEV:
     text_put(t, "%sconst float e%d = %s - %s;\n", pad, v, a, b);
     text_put(t, "%sx%d[q] = fmaf(e%d, e%d, x%d[q]);\n%sd%d[q] += e%d;\n", pad, v, v, v, v, pad, v,
@@ -160,11 +163,17 @@ static void put_scalars(struct text *t, int segment, const char *loop, const cha
 
 // ---- the three shapes of a kernel --------------------------------------------------------------
 
+static int cluster_of(const struct row_tile *tile) {
+  return tile->cluster > 1 ? tile->cluster : 1;
+}
+
 static void put_head(struct text *t, const char *name) {
   const struct row_tile *tile = &t->tile;
   text_put(t, "extern \"C\" __global__ void __launch_bounds__(%d", tile->threads);
   if (tile->blocks_per_sm) text_put(t, ", %d", tile->blocks_per_sm);
-  text_put(t, ")\n%s(const __grid_constant__ fw_row_args a) {\n", name);
+  text_put(t, ")");
+  if (cluster_of(tile) > 1) text_put(t, " __cluster_dims__(%d, 1, 1)", tile->cluster);
+  text_put(t, "\n%s(const __grid_constant__ fw_row_args a) {\n", name);
 }
 
 static void put_reduce(struct text *t, int segment) {
@@ -179,14 +188,19 @@ static void put_reduce(struct text *t, int segment) {
       t->tile.group > 32 ? (segment & 1 ? "shared[1]" : "shared[0]") : "(float *)0";
   text_put(t, "  fw_row_reduce<%d, %d, %s>(r%d, %s);\n", t->tile.group, dev ? 2 * rows : rows, how,
            v, buffer);
+  if (cluster_of(&t->tile) > 1)
+    text_put(t, "%s  fw_cluster_reduce<%d, %d, %s>(r%d, across[%d]);\n",
+             segment == 0 ? "  fw_cluster_wait();\n" : "", t->tile.cluster, dev ? 2 * rows : rows,
+             how, v, segment & 1);
   if (op->kind == IR_SUM || op->kind == IR_SUM_SQ || op->kind == IR_SUM_EXP ||
-      op->kind == IR_MAX_ROW)
+      op->kind == IR_MAX_ROW || op->kind == IR_MEAN)
     return;
   text_put(t, "#pragma unroll\n  for (int q = 0; q < %d; q++) {\n", rows);
   text_put(t, "    x%d[q] /= %d.0f;\n", v, ir->prog->cols);
   if (dev) {
     text_put(t, "    d%d[q] /= %d.0f;\n", v, ir->prog->cols);
-    text_put(t, "    x%d[q] = fw_max(x%d[q] - d%d[q] * d%d[q], 0.0f);\n", v, v, v, v);
+    text_put(t, "    x%d[q] = fw_max(x%d[q] - fminf(d%d[q] * d%d[q], 0x1.fffffep127f), 0.0f);\n", v,
+             v, v, v);
   }
   text_put(t, "  }\n");
 }
@@ -207,9 +221,17 @@ static void put_accumulators(struct text *t, int segment) {
 
 static void put_rows(struct text *t) {
   const struct row_tile *tile = &t->tile;
-  text_put(t, "  const int lane = threadIdx.x %% %d;\n", tile->group);
-  text_put(t, "  const long long first = ((long long)blockIdx.x * %d + threadIdx.x / %d) * %d;\n",
-           tile->threads / tile->group, tile->group, tile->rows);
+  if (cluster_of(tile) > 1) {
+    text_put(t, "  const int lane = blockIdx.x %% %d * %d + threadIdx.x;\n", tile->cluster,
+             tile->group);
+    text_put(t, "  const long long first = (long long)(blockIdx.x / %d) * %d;\n", tile->cluster,
+             tile->rows);
+    text_put(t, "  fw_cluster_arrive();\n");
+  } else {
+    text_put(t, "  const int lane = threadIdx.x %% %d;\n", tile->group);
+    text_put(t, "  const long long first = ((long long)blockIdx.x * %d + threadIdx.x / %d) * %d;\n",
+             tile->threads / tile->group, tile->group, tile->rows);
+  }
   text_put(t, "  long long row[%d];\n  bool live[%d];\n#pragma unroll\n", tile->rows, tile->rows);
   text_put(
       t,
@@ -217,6 +239,8 @@ static void put_rows(struct text *t) {
       "a.rows - 1;\n",
       tile->rows);
   if (tile->group > 32) text_put(t, "  __shared__ float shared[2][%d];\n", 2 * tile->rows * 32);
+  if (cluster_of(tile) > 1)
+    text_put(t, "  __shared__ float across[2][%d];\n", 2 * tile->rows * tile->cluster);
 }
 
 // The loops over a group's rows and vectors; `pad` of the body is six blanks.
@@ -225,9 +249,27 @@ static void put_group_loops(struct text *t) {
   int vectors = t->ir->prog->cols / tile->vector;
   text_put(t, "#pragma unroll\n  for (int q = 0; q < %d; q++)\n#pragma unroll\n", tile->rows);
   text_put(t, "    for (int i = 0; i < %d; i++) {\n", tile->depth);
-  text_put(t, "      const int col = (lane + i * %d) * %d;\n", tile->group, tile->vector);
-  if (tile->group * tile->depth != vectors)
+  const int threads = tile->group * cluster_of(tile);
+  text_put(t, "      const int col = (lane + i * %d) * %d;\n", threads, tile->vector);
+  if (threads * tile->depth != vectors)
     text_put(t, "      if (col >= %d) continue;\n", t->ir->prog->cols);
+}
+
+// Sequences folded by the whole block, each picked up from shared memory before the next one comes.
+static void put_pools(struct text *t) {
+  const struct row_tile *tile = &t->tile;
+  int cols = t->ir->prog->cols;
+  text_put(t, "  // a block a sequence: slices of its tokens, added in order\n");
+  text_put(t, "  __shared__ float pooled[%d];\n  __shared__ __align__(16) float parts[%d];\n", cols,
+           tile->slices > 1 ? tile->slices * cols : 4);
+  for (int v = 0; v < t->ir->n; v++) {
+    if (!text_pooled(t, v)) continue;
+    text_pool_block(t, v);
+    put_group_loops(t);
+    text_put(t, "      for (int j = 0; j < %d; j++) v%d[q][i][j] = pooled[col + j];\n",
+             tile->vector, v);
+    text_put(t, "    }\n");
+  }
 }
 
 static void put_group_arrays(struct text *t) {
@@ -241,13 +283,14 @@ static void put_group_arrays(struct text *t) {
       text_put(t, "  fw_pack<%s, %d> p%d[%d][%d];\n", text_type(text_input(t, v)->dtype),
                tile->vector, v, tile->rows, tile->depth);
     }
-    any |= text_hoisted(t, v);
+    any |= text_hoisted(t, v) && !(text_pooled(t, v) && tile->slices > 0);
   }
+  if (tile->slices > 0) put_pools(t);
   if (!any) return;
   text_put(t, "  // everything is read before anything is written\n");
   put_group_loops(t);
   for (int v = 0; v < ir->n; v++) {
-    if (!text_hoisted(t, v)) continue;
+    if (!text_hoisted(t, v) || (text_pooled(t, v) && tile->slices > 0)) continue;
     char name[32];
     snprintf(name, sizeof name, "v%d[q][i]", v);
     if (text_pooled(t, v))

@@ -177,6 +177,19 @@ void text_load(struct text *t, int v, const char *at, const char *pad) {
   text_put(t, "(&p%d%s);\n", v, at);
 }
 
+// A sequence's tokens folded by the whole block into `pooled`, in shared memory (prelude.cuh).
+void text_pool_block(struct text *t, int v) {
+  const struct row_input *in = text_input(t, v);
+  int index = t->ir->op[v].index, vectors = t->ir->prog->cols / t->tile.vector;
+  text_put(t, "  fw_pool<%s, %d, %s, %d, %d, %d>(pooled, parts, a.in[%d], a.in_stride[%d],\n",
+           text_type(in->dtype), t->tile.vector,
+           in->cls == IN_POOL_MEAN  ? "FW_POOL_MEAN"
+           : in->cls == IN_POOL_MAX ? "FW_POOL_MAX"
+                                    : "FW_POOL_CLS",
+           vectors, t->tile.slices, t->tile.threads, index, index);
+  text_put(t, "    a.cu_seqlens[row[0]], a.cu_seqlens[row[0] + 1]);\n");
+}
+
 // A sequence's tokens folded into floats. Eight rows are asked for before the first is used.
 void text_pool(struct text *t, int v, const char *name, const char *pad) {
   const struct row_input *in = text_input(t, v);

@@ -27,7 +27,8 @@ const char *text_ref(const struct text *t, int value, char buffer[48]);
 void text_expression(struct text *t, int value); // right-hand side of an operation
 // One vector of load `value` into pN (with subscripts `at`); `pad` is the statement's indentation.
 void text_load(struct text *t, int value, const char *at, const char *pad);
-// A sequence's tokens folded into `name`.
+// A sequence's tokens folded by the block into shared memory; by one thread into `name`.
+void text_pool_block(struct text *t, int value);
 void text_pool(struct text *t, int value, const char *name, const char *pad);
 void text_scalar_load(struct text *t, int value, const char *pad);
 

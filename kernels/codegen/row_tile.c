@@ -7,6 +7,16 @@ const char *const row_variant_name[ROW_VARIANTS] = {"fw_row_vector", "fw_row_sca
 // The most floats of one row that a thread keeps (all live vectors together): above it the kernel
 // would spill.
 #define RESIDENT_FLOATS 96
+// Columns of a row that one block takes before others share it (measured on an H200: clusters pay
+// from twice that on), and the most blocks that any device with clusters runs as one.
+#define BLOCK_COLS(vector) ((vector) == 8 ? 16384 : 8192)
+#define CLUSTER_MAX 8
+// A block that folds sequences: its threads, and the floats of shared memory for the folded row and
+// for the parts it is made from.
+#define POOL_THREADS 1024
+#define POOL_COLS 8192
+#define POOL_PARTS 8192
+#define POOL_FLOATS 32 // of a thread: 1024 threads leave each 64 registers
 
 static bool has_reduction(const struct row_ir *ir) {
   return ir->n_segments > 1;
@@ -72,8 +82,41 @@ static void group_small(struct row_tile *t, int32_t vectors) {
   t->depth = ceil_div(vectors, t->group);
 }
 
+static bool folds_sequences(const struct row_ir *ir) {
+  for (int i = 0; i < ir->n; i++) {
+    if (ir->op[i].kind != IR_LOAD) continue;
+    enum row_input_class cls = ir->prog->inputs[ir->op[i].index].cls;
+    if (cls == IN_POOL_MEAN || cls == IN_POOL_MAX) return true;
+  }
+  return false;
+}
+
+// A block a sequence: slices of its threads take every slices-th token. The slices are added in
+// order, so that a row depends on its own sequence only.
+static bool choose_pool(const struct row_ir *ir, struct row_tile *t) {
+  int32_t vectors = ceil_div(ir->prog->cols, t->vector);
+  if (!folds_sequences(ir) || vectors * t->vector > POOL_COLS) return false;
+  int32_t slices = vectors < POOL_THREADS ? POOL_THREADS / vectors : 1,
+          room = POOL_PARTS / (vectors * t->vector);
+  if (slices > room) slices = room;
+  if (slices > 32) slices = 32;
+  t->style = ROW_GROUP;
+  t->slices = slices;
+  t->threads = ceil_div(slices * vectors < POOL_THREADS ? slices * vectors : POOL_THREADS, 32) * 32;
+  if (t->threads < 64) t->threads = 64; // more than a warp: then the group is the block
+  t->group = t->threads;
+  t->depth = ceil_div(vectors, t->group);
+  return t->depth * live_floats(ir) * t->vector <= POOL_FLOATS;
+}
+
 static void choose_group(const struct row_ir *ir, struct row_tile *t) {
   int32_t vectors = ceil_div(ir->prog->cols, t->vector);
+  if (choose_pool(ir, t)) return;
+  t->slices = 0;
+  while (ir->clusters && !ir->pools && t->cluster < CLUSTER_MAX &&
+         ceil_div(ir->prog->cols, t->cluster) > BLOCK_COLS(t->vector))
+    t->cluster *= 2;
+  vectors = ceil_div(vectors, t->cluster);     // of a block
   double floats = live_floats(ir) * t->vector; // a vector of a row costs so many registers
   t->style = ROW_GROUP;
   t->rows = 1;
@@ -97,7 +140,8 @@ static void choose_group(const struct row_ir *ir, struct row_tile *t) {
                            .threads = 512,
                            .group = 512,
                            .depth = 1,
-                           .rows = 1};
+                           .rows = 1,
+                           .cluster = 1};
     return;
   }
   t->group = t->threads = group;
@@ -105,8 +149,12 @@ static void choose_group(const struct row_ir *ir, struct row_tile *t) {
 }
 
 bool row_tile_choose(const struct row_ir *ir, enum row_variant variant, struct row_tile *out) {
-  struct row_tile t = {
-      .style = ROW_TILE, .vector = vector_width(ir), .threads = 256, .group = 1, .rows = 1};
+  struct row_tile t = {.style = ROW_TILE,
+                       .vector = vector_width(ir),
+                       .threads = 256,
+                       .group = 1,
+                       .rows = 1,
+                       .cluster = 1};
   if (variant == ROW_VARIANT_SCALAR) t.vector = 1;
   if (variant == ROW_VARIANT_FLAT && !can_be_flat(ir)) return false;
   if (variant == ROW_VARIANT_VECTOR && ir->prog->cols % t.vector != 0) return false;
@@ -128,7 +176,8 @@ uint32_t row_tile_blocks(const struct row_tile *tile, int32_t cols, int64_t rows
   if (rows <= 0 || cols <= 0) return 0;
   if (tile->style == ROW_GROUP || tile->style == ROW_STREAM) {
     per_block = (int64_t)(tile->threads / tile->group) * tile->rows;
-    work = rows;
+    if (rows > INT32_MAX) return 0;
+    work = rows * (tile->cluster > 1 ? tile->cluster : 1);
   } else {
     per_block = (int64_t)tile->threads * tile->depth;
     if (rows > INT64_MAX / cols) return 0;

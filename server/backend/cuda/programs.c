@@ -5,6 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+// The planner's limits keep every program inside the generator's: a node becomes at most six
+// operations (a layer norm).
+_Static_assert(6 * STEP_MAX_NODES + ROW_MAX_INPUTS + ROW_MAX_OUTPUTS <= ROW_IR_MAX,
+               "a group may be larger than the generator takes");
+
 #define COMPILERS_MAX 8 // a program takes 50 to 500 ms of NVRTC when it is not in the cache
 
 struct job {
@@ -51,6 +56,7 @@ static char *source_of(struct job *job) {
 static void compile(struct device *device, struct job *job) {
   job->known = row_ir_build(&job->step->row, &job->ir);
   if (!job->known) return;
+  job->ir.clusters = device->sm >= 90;
   char *text = source_of(job);
   job->rc = text ? jit_compile(device->jit, text, device->arch, &job->cubin, job->message) : -1;
   free(text);

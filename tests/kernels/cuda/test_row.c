@@ -1,147 +1,23 @@
-// Generated row kernels against a model in double: every input class, reduction and dtype, odd
-// sizes, views with gaps, addresses off their alignment, ugly values, more than 2^31 elements.
+// Generated row kernels against kernels/ref: every input class, reduction and dtype, odd sizes,
+// views with gaps, addresses off their alignment, ugly values, rows that a cluster shares, long
+// sequences to pool, more than 2^31 elements.
 //
-// test_row [compile]: with `compile` every kernel is generated and compiled and none is run: no GPU
-// is needed. FUSEWIRE_JIT_CACHE names a folder for the cubins (default: a new one).
-#include "row_model.h"
+// test_row [small | compile [part parts]]: `small` takes every so-many-th case of few columns (for
+// compute-sanitizer); with `compile` every kernel (or every parts-th) is generated and
+// compiled and none is run: no GPU is needed. FUSEWIRE_JIT_CACHE names a folder for the cubins
+// (default: a new one).
+#include "gpu_test.h"
+#include "row_recipes.h"
+
+#include "kernels/ref/ref.h"
 
 #include <unistd.h>
 
 static struct jit *jit;
 static char arch[16] = "sm_90a";
-static bool compile_only;
+static bool compile_only, small_only;
+static long part, parts = 1;
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
-
-struct recipe {
-  const char *name;
-  int n_inputs, n_outputs, n_insts;
-  enum row_input_class cls[6];
-  uint8_t index_operand[6];
-  bool scalar_out[2];
-  struct row_inst insts[12];
-};
-#define I(op_, dst_, a_, ...)                                                                      \
-  { .op = op_, .dst = dst_, .a = a_, __VA_ARGS__ }
-
-static const struct recipe recipes[] = {
-    {"add, erf gelu",
-     2,
-     1,
-     5,
-     {IN_FULL, IN_FULL},
-     {0},
-     {0},
-     {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_ADD, 0, 0, .b = 1),
-      I(RI_ACT, 0, 0, .aux = ACT_GELU_ERF), I(RI_STORE, 0, 0)}},
-    {"chain",
-     1,
-     1,
-     6,
-     {IN_FULL},
-     {0},
-     {0},
-     {I(RI_LOAD, 0, 0), I(RI_SCALE, 0, 0, .imm = 1.001f), I(RI_ADD_IMM, 0, 0, .imm = 0.001f),
-      I(RI_SCALE, 0, 0, .imm = 1.001f), I(RI_ADD_IMM, 0, 0, .imm = 0.001f), I(RI_STORE, 0, 0)}},
-    {"broadcasts",
-     4,
-     2,
-     10,
-     {IN_FULL, IN_PER_COL, IN_PER_ROW, IN_SCALAR},
-     {0},
-     {false, true},
-     {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_LOAD, 2, 2), I(RI_LOAD, 3, 3),
-      I(RI_MUL, 0, 0, .b = 1), I(RI_ADD, 0, 0, .b = 2), I(RI_SUB, 0, 0, .b = 3),
-      I(RI_MUL, 2, 2, .b = 3), I(RI_STORE, 0, 0), I(RI_STORE, 1, 2)}},
-    {"silu gate",
-     2,
-     1,
-     5,
-     {IN_FULL, IN_FULL},
-     {0},
-     {0},
-     {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_ACT, 0, 0, .aux = ACT_SILU), I(RI_MUL, 0, 0, .b = 1),
-      I(RI_STORE, 0, 0)}},
-    {"layer norm",
-     3,
-     1,
-     5,
-     {IN_FULL, IN_PER_COL, IN_PER_COL},
-     {0},
-     {0},
-     {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_LOAD, 2, 2),
-      I(RI_LAYER_NORM, 3, 0, .b = 1, .c = 2, .imm = 1e-5f), I(RI_STORE, 0, 3)}},
-    {"add, layer norm, sum written",
-     4,
-     2,
-     8,
-     {IN_FULL, IN_FULL, IN_PER_COL, IN_PER_COL},
-     {0},
-     {0},
-     {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_ADD, 0, 0, .b = 1), I(RI_STORE, 0, 0),
-      I(RI_LOAD, 2, 2), I(RI_LOAD, 3, 3), I(RI_LAYER_NORM, 4, 0, .b = 2, .c = 3, .imm = 1e-12f),
-      I(RI_STORE, 1, 4)}},
-    {"rms norm",
-     2,
-     1,
-     4,
-     {IN_FULL, IN_PER_COL},
-     {0},
-     {0},
-     {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_RMS_NORM, 0, 0, .b = 1, .imm = 1e-6f),
-      I(RI_STORE, 0, 0)}},
-    {"softmax",
-     1,
-     1,
-     3,
-     {IN_FULL},
-     {0},
-     {0},
-     {I(RI_LOAD, 0, 0), I(RI_SOFTMAX, 0, 0), I(RI_STORE, 0, 0)}},
-    {"normalize",
-     1,
-     1,
-     3,
-     {IN_FULL},
-     {0},
-     {0},
-     {I(RI_LOAD, 0, 0), I(RI_NORMALIZE, 0, 0, .imm = 1e-12f), I(RI_STORE, 0, 0)}},
-    {"mean of gelu, max off",
-     1,
-     2,
-     7,
-     {IN_FULL},
-     {0},
-     {true, false},
-     {I(RI_LOAD, 0, 0), I(RI_ACT, 1, 0, .aux = ACT_GELU_TANH), I(RI_MEAN, 1, 1),
-      I(RI_MAX_ROW, 2, 0), I(RI_SUB, 0, 0, .b = 2), I(RI_STORE, 0, 1), I(RI_STORE, 1, 0)}},
-    {"embedding, layer norm",
-     5,
-     1,
-     9,
-     {IN_GATHER, IN_GATHER, IN_PER_COL, IN_PER_COL, IN_PER_ROW},
-     {4, 255},
-     {0},
-     {I(RI_LOAD, 0, 0), I(RI_LOAD, 1, 1), I(RI_ADD, 0, 0, .b = 1), I(RI_LOAD, 2, 2),
-      I(RI_LOAD, 3, 3), I(RI_LAYER_NORM, 0, 0, .b = 2, .c = 3, .imm = 1e-12f),
-      I(RI_CAST, 0, 0, .aux = DTYPE_BF16), I(RI_CAST, 0, 0, .aux = DTYPE_F16), I(RI_STORE, 0, 0)}},
-    {"mean pool, normalize",
-     1,
-     1,
-     3,
-     {IN_POOL_MEAN},
-     {0},
-     {0},
-     {I(RI_LOAD, 0, 0), I(RI_NORMALIZE, 0, 0, .imm = 1e-12f), I(RI_STORE, 0, 0)}},
-    {"max pool", 1, 1, 2, {IN_POOL_MAX}, {0}, {0}, {I(RI_LOAD, 0, 0), I(RI_STORE, 0, 0)}},
-    {"cls pool, tanh",
-     1,
-     1,
-     3,
-     {IN_POOL_CLS},
-     {0},
-     {0},
-     {I(RI_LOAD, 0, 0), I(RI_ACT, 0, 0, .aux = ACT_TANH), I(RI_STORE, 0, 0)}},
-};
 
 struct layout {
   int32_t cols;
@@ -149,6 +25,7 @@ struct layout {
   int gap;        // elements between rows
   size_t shift;   // elements by which addresses are off
   int data;       // 0 normal; 1.. ugly
+  int longest;    // of sequences to pool; 0: about 20
   enum dtype out; // of the outputs; 0: the inputs'
 };
 
@@ -182,7 +59,9 @@ static int build(const struct row_program *p, struct row_kernel *kernel) {
   struct row_tile tiles[ROW_VARIANTS];
   char message[JIT_MESSAGE_BYTES];
   struct cubin cubin;
+  if (compile_only && part++ % parts != 0) return 0;
   if (!row_ir_build(p, &ir)) return -1;
+  ir.clusters = atoi(arch + 3) >= 90;
   size_t n = strlen(strcpy(text, row_prelude));
   row_source_all(&ir, tiles, text + n, sizeof text - n);
   if (jit_compile(jit, text, arch, &cubin, message) != 0) {
@@ -205,6 +84,7 @@ static void fill_ugly(struct matrix *m, int data) {
       if (data == 4) x *= 1e-6;                                // subnormal fp16
       if (data == 5 && c == m->cols / 2) x = r % 3 == 0 ? INFINITY : r % 3 == 1 ? -INFINITY : NAN;
       if (data == 6) x = -INFINITY;
+      if (data == 7) x = 3e38; // sums of these overflow
       matrix_set(m, r, c, x);
     }
   }
@@ -226,7 +106,9 @@ static void make_geometry(struct run *run) {
   for (int64_t r = 0; r < run->rows; r++) {
     matrix_set(&run->positions, 0, r, (double)(r % 19) - 1); // -1: out of range, reads as zeros
     matrix_set(&run->cu, 0, r, (double)at);
-    at += r % 5 == 2 ? 0 : 1 + (int64_t)(uniform() * 20);
+    at += r % 5 == 2
+              ? 0
+              : 1 + (int64_t)(uniform() * (run->layout->longest ? run->layout->longest : 20));
   }
   matrix_set(&run->cu, 0, run->rows, (double)at);
   run->tokens = at;
@@ -258,43 +140,55 @@ static void make_input(struct run *run, int i) {
   matrix_upload(&run->in[i]);
 }
 
-static void verify(struct run *run) {
-  const struct recipe *r = run->recipe;
-  double *reg[ROW_MAX_REGS], *out[ROW_MAX_OUTPUTS];
-  struct model_inputs inputs = {.positions = (int32_t *)run->positions.host,
-                                .cu_seqlens = (int32_t *)run->cu.host};
-  for (int i = 0; i < r->n_inputs; i++)
-    inputs.in[i] = &run->in[i];
-  for (int i = 0; i < 8; i++)
-    reg[i] = malloc(sizeof(double) * (size_t)run->layout->cols);
-  for (int i = 0; i < 2; i++)
-    out[i] = malloc(sizeof(double) * (size_t)run->layout->cols);
+// A table as the oracle gets it: rows that it does not have are zeros.
+#define TABLE_SLACK 8
+static void *padded(const struct matrix *m) {
+  size_t row = (size_t)m->stride * dtype_bytes(m->dtype);
+  uint8_t *copy = calloc((size_t)m->rows + TABLE_SLACK, row);
+  memcpy(copy, m->host, m->bytes);
+  return copy;
+}
+
+static void compare_output(const struct run *run, int o, const double *want) {
+  const struct matrix *out = &run->out[o];
   int shown = 0;
   // a mean of 1e6 in fp32 leaves 1/16 of resolution to the input itself; what is checked is that no
   // more is lost
   double absolute = run->layout->data == 1 ? 2e-3 : run->layout->data == 3 ? 2e-3 : 2e-6;
-  for (int64_t row = 0; row < run->rows; row++) {
-    model_row(&run->prog, &inputs, row, reg, out);
-    for (int o = 0; o < r->n_outputs; o++) {
-      for (int64_t c = 0; c < run->out[o].cols; c++) {
-        enum dtype dtype = run->out[o].dtype;
-        bool cast = is_table(r, 0); // rounds on the way: two roundings, to bf16 the coarser
-        enum dtype grain = cast ? DTYPE_BF16 : dtype;
-        compare(run->what, row, c, matrix_get(&run->out[o], row, c), out[o][c], grain,
-                cast                 ? 2.1
-                : dtype == DTYPE_F32 ? 64
-                                     : 1.01,
-                absolute, &shown);
-      }
-    }
+  bool cast = is_table(run->recipe, 0); // rounds on the way: two roundings, to bf16 the coarser
+  for (int64_t i = 0; i < run->rows * out->cols; i++) {
+    int64_t row = i / out->cols, c = i % out->cols;
+    double ulps = cast ? 2.1 : out->dtype == DTYPE_F32 ? 64 : 1.01;
+    compare(run->what, row, c, matrix_get(out, row, c), want[i], cast ? DTYPE_BF16 : out->dtype,
+            ulps, absolute, &shown);
   }
-  for (int i = 0; i < 8; i++)
-    free(reg[i]);
-  for (int i = 0; i < 2; i++)
-    free(out[i]);
+}
+
+static void verify(struct run *run) {
+  const struct recipe *r = run->recipe;
+  size_t cols = (size_t)run->layout->cols;
+  double *regs = malloc(sizeof(double) * run->prog.n_regs * cols), *out[ROW_MAX_OUTPUTS];
+  struct view in[ROW_MAX_INPUTS] = {{0}};
+  struct batch_geometry g = {.cu_seqlens = (int32_t *)run->cu.host,
+                             .positions = (int32_t *)run->positions.host};
+  for (int i = 0; i < r->n_inputs; i++)
+    in[i] = (struct view){padded(&run->in[i]), run->in[i].stride, (int32_t)run->in[i].cols,
+                          run->in[i].dtype};
+  for (int o = 0; o < r->n_outputs; o++)
+    out[o] = malloc(sizeof(double) * (size_t)run->rows * cols);
+  ref_row_program(&run->prog, in, out, run->rows, &g, regs);
+  for (int o = 0; o < r->n_outputs; o++) {
+    compare_output(run, o, out[o]);
+    free(out[o]);
+  }
+  for (int i = 0; i < r->n_inputs; i++)
+    free(in[i].data);
+  free(regs);
 }
 
 static void run_case(const struct recipe *recipe, enum dtype dtype, const struct layout *l) {
+  static int turn;
+  if (small_only && ((l->cols > 1100 && l->cols != 8200) || turn++ % 7 != 0)) return;
   struct run run = {.recipe = recipe, .layout = l, .rows = l->rows};
   struct row_kernel kernel;
   snprintf(run.what, sizeof run.what, "%s %s %ldx%d gap %d shift %zu data %d", recipe->name,
@@ -366,15 +260,32 @@ static void outputs_of_another_dtype(void) {
   }
 }
 
-static void rows_beyond_registers(void) {
-  static const int32_t widths[] = {8192, 12289, 16384, 70000};
+// Widths that a block holds, that clusters of two, four and eight hold, and that are read again.
+static void wide_rows(void) {
+  static const int32_t widths[] = {8192, 8200, 12289, 16384, 32768, 70000, 300000, 1700008};
   for (int r = 4; r < 10; r++) {
-    for (int w = 0; w < 4; w++)
+    for (int w = 0; w < 8; w++) {
+      if (w > 5 && (r + w) % 3) continue;
       run_case(&recipes[r], dtypes[(r + w) % 3], &(struct layout){.cols = widths[w], .rows = 3});
+    }
+  }
+}
+
+// Sequences that a block folds in slices, rows too wide for that, sequences without a token.
+static void long_sequences_to_pool(void) {
+  static const int32_t widths[] = {1, 8, 33, 384, 768, 1001, 4096, 8192, 9000};
+  for (int r = 11; r < 14; r++) {
+    for (int w = 0; w < 9; w++)
+      run_case(&recipes[r], dtypes[(r + w) % 3],
+               &(struct layout){.cols = widths[w], .rows = 6, .longest = 700, .gap = w % 2 * 8});
   }
 }
 
 static void ugly_values(void) {
+  for (int d = 0; d < 3; d += 2) { // equal rows whose sum overflows
+    run_case(&recipes[4], dtypes[d], &(struct layout){.cols = 96, .rows = 3, .data = 7});
+    run_case(&recipes[4], dtypes[d], &(struct layout){.cols = 20000, .rows = 3, .data = 7});
+  }
   for (int data = 1; data <= 6; data++) {
     for (int d = 0; d < 3; d++) {
       run_case(&recipes[0], dtypes[d], &(struct layout){.cols = 96, .rows = 9, .data = data});
@@ -442,7 +353,9 @@ int main(int argc, char **argv) {
   char message[JIT_MESSAGE_BYTES], fresh[] = "/tmp/fw-jit-XXXXXX";
   const char *cache = getenv("FUSEWIRE_JIT_CACHE");
   int major, minor;
+  small_only = argc > 1 && strcmp(argv[1], "small") == 0;
   compile_only = argc > 1 && strcmp(argv[1], "compile") == 0;
+  if (argc > 3) part = strtol(argv[2], NULL, 10), parts = strtol(argv[3], NULL, 10);
   if (!compile_only) {
     need_gpu();
     CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
@@ -456,9 +369,10 @@ int main(int argc, char **argv) {
   printf("%s, seed %#lx\n", arch, (unsigned long)rng_state);
   every_recipe_at_many_widths();
   outputs_of_another_dtype();
-  rows_beyond_registers();
+  wide_rows();
+  long_sequences_to_pool();
   ugly_values();
-  more_than_2_31_elements();
+  if (!small_only) more_than_2_31_elements();
   jit_close(jit);
   return report("row");
 }
