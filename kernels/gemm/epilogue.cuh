@@ -35,6 +35,38 @@ static __device__ __forceinline__ float load_one(const void *p, int64_t i, enum 
   return __half2float(((const __half *)p)[i]);
 }
 
+static __device__ __forceinline__ void store_one(void *p, int64_t i, float v, enum dtype dtype) {
+  if (dtype == DTYPE_F32)
+    ((float *)p)[i] = v;
+  else if (dtype == DTYPE_BF16)
+    ((__nv_bfloat16 *)p)[i] = __float2bfloat16(v);
+  else
+    ((__half *)p)[i] = __float2half(v);
+}
+
+// Where results go when they are stored straight from registers.
+struct gemm_output {
+  void *y;
+  int64_t stride;
+  int32_t n;
+  enum dtype dtype;
+  bool pairs; // of 16-bit results: an even column and its neighbour may be stored as one word
+};
+
+// Columns `col` and, where it exists, the next.
+static __device__ __forceinline__ void store_pair(const gemm_output &o, float x, float y,
+                                                  int64_t row, int col) {
+  const int64_t at = row * o.stride + col;
+  if (o.pairs && o.dtype == DTYPE_BF16) {
+    *(__nv_bfloat162 *)((__nv_bfloat16 *)o.y + at) = __floats2bfloat162_rn(x, y);
+  } else if (o.pairs && o.dtype == DTYPE_F16) {
+    *(__half2 *)((__half *)o.y + at) = __floats2half2_rn(x, y);
+  } else {
+    store_one(o.y, at, x, o.dtype);
+    if (col + 1 < o.n) store_one(o.y, at + 1, y, o.dtype);
+  }
+}
+
 template <class D> static __device__ __forceinline__ float2 load_pair(const void *p, int64_t i) {
   if constexpr (sizeof(D) == 4)
     return *(const float2 *)((const float *)p + i);
@@ -165,13 +197,32 @@ static __device__ __forceinline__ void epilogue_residual(const gemm_epilogue &e,
     epilogue_element<T>(e.op[0], v, row, col, rows, cols);
 }
 
+// N/4 pairs of the tile's bias from shared memory: `bias` is the address of this thread's first
+// column.
+template <int N>
+static __device__ __forceinline__ void epilogue_load_bias(float2 (&b)[N], uint32_t bias) {
+#pragma unroll
+  for (int j = 0; j < N; j++)
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(b[j].x), "=f"(b[j].y)
+                 : "r"(bias + 32 * j));
+}
+
+template <int N>
+static __device__ __forceinline__ void epilogue_add_bias(float (&v)[N], const float2 *bias) {
+#pragma unroll
+  for (int j = 0; j < N / 4; j++) {
+    v[4 * j] += bias[j].x, v[4 * j + 1] += bias[j].y;
+    v[4 * j + 2] += bias[j].x, v[4 * j + 3] += bias[j].y;
+  }
+}
+
 // v[4j .. 4j+3]: columns (col + 8j, +1) at `row` and at `row + 8`: the layout of the matrix
-// instructions' accumulators. cols is even, and operands are aligned to pairs (gemm_run sees to
-// it). `bias`: shared memory, this thread's first column of the tile's bias in fp32; used in the
-// common form.
+// instructions' accumulators. cols is even, and operands are aligned to pairs (the table of kernels
+// sees to it). `bias`: that of columns col + 8j, used in the common form.
 template <class T, int ACT, int DEGREE, bool RESIDUAL, int N>
 static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, float (&v)[N],
-                                                      uint32_t bias, int64_t row, int col,
+                                                      const float2 *bias, int64_t row, int col,
                                                       int64_t rows, int cols) {
   if (ACT == GEMM_ACT_ANY) {
 #pragma unroll 1
@@ -181,14 +232,7 @@ static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, fl
   }
   // [bias] [activation] [residual or gate]; without an activation the residual, then the bias
   if (RESIDUAL && ACT == ACT_NONE && e.residual) epilogue_residual<T>(e, v, row, col, rows, cols);
-  if (e.bias) {
-#pragma unroll
-    for (int j = 0; j < N / 4; j++) {
-      float x, y;
-      asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(bias + 32 * j));
-      v[4 * j] += x, v[4 * j + 1] += y, v[4 * j + 2] += x, v[4 * j + 3] += y;
-    }
-  }
+  epilogue_add_bias(v, bias);
   activate_all<ACT, DEGREE>(v);
   if (RESIDUAL && ACT != ACT_NONE && e.residual) epilogue_residual<T>(e, v, row, col, rows, cols);
 }

@@ -16,14 +16,17 @@ enum gemm_tile gemm_pick_tile(int64_t m, int32_t n, int sms) {
                                                    : GEMM_PINGPONG_128x128;
 }
 
-// Few rows, or so few tiles that most multiprocessors would stand idle.
+static int64_t small_blocks(int64_t m, int32_t n, int bn) {
+  return (m + 63) / 64 * (((int64_t)n + bn - 1) / bn);
+}
+
+// Few rows, or so few tiles that two a multiprocessor hold them all.
 bool gemm_pick_small(int64_t m, int32_t n, int sms) {
-  int64_t blocks = 2 * ((m + 255) / 256) * (((int64_t)n + 127) / 128);
-  return m <= 64 || blocks * 2 < sms;
+  return m <= 64 || small_blocks(m, n, 64) <= 2 * sms;
 }
 
 int gemm_pick_small_n(int64_t m, int32_t n, int sms) {
-  return (m + 63) / 64 * (((int64_t)n + 63) / 64) < sms ? 32 : 64;
+  return small_blocks(m, n, 32) <= 2 * sms ? 32 : 64;
 }
 
 int gemm_pick_split(int64_t m, int32_t n, int32_t k, int bn, int sms) {
@@ -92,21 +95,53 @@ static int sm90_run(const struct kernel_choice *choice, const struct kernel_call
 const struct kernel kernel_gemm_sm90 = {
     .name = "gemm_sm90", .op = KERNEL_LINEAR, .supports = hopper, .run = sm90_run};
 
+// The products of a warp, for cards that are not Hopper, with code for them or translated from PTX.
+static bool mma_supports(const struct kernel_call *call) {
+  return call->device->sm >= 80 && tensor_core_operands(call);
+}
+
+static int mma_run(const struct kernel_choice *choice, const struct kernel_call *call,
+                   void *workspace, struct CUstream_st *stream) {
+  (void)choice, (void)workspace;
+  int64_t tiles = (call->m + 127) / 128 * (((int64_t)call->linear->n + 127) / 128);
+  bool large = tiles >= call->device->multiprocessors;
+  int rc = gemm_mma_bf16(call, large, stream);
+  return rc == CUDA_UNSUPPORTED ? gemm_mma_f16(call, large, stream) : rc;
+}
+const struct kernel kernel_gemm_mma = {
+    .name = "gemm_mma", .op = KERNEL_LINEAR, .supports = mma_supports, .run = mma_run};
+
+// Large tiles do the most with what they load; they need two thirds of the multiprocessors to pay.
+enum simt_tile_size gemm_pick_simt(int64_t m, int32_t n, int sms) {
+  int64_t large = (m + 127) / 128 * (((int64_t)n + 127) / 128),
+          medium = (m + 63) / 64 * (((int64_t)n + 63) / 64);
+  if (large * 3 >= (int64_t)sms * 2) return SIMT_128x128;
+  return medium * 3 >= (int64_t)sms * 2 ? SIMT_64x64 : SIMT_32x32;
+}
+
+static int simt_run(const struct kernel_choice *choice, const struct kernel_call *call,
+                    void *workspace, struct CUstream_st *stream) {
+  (void)choice, (void)workspace;
+  return gemm_simt_tile(
+      call, gemm_pick_simt(call->m, call->linear->n, call->device->multiprocessors), stream);
+}
+
+static bool f32_supports(const struct kernel_call *call) {
+  const struct linear_problem *p = call->linear;
+  return p->x_dtype == DTYPE_F32 && p->w_dtype == DTYPE_F32 && is_float(p->y_dtype);
+}
+const struct kernel kernel_gemm_f32 = {
+    .name = "gemm_f32", .op = KERNEL_LINEAR, .supports = f32_supports, .run = simt_run};
+
 static bool any_floats(const struct kernel_call *call) {
   const struct linear_problem *p = call->linear;
   return is_float(p->x_dtype) && is_float(p->w_dtype) && is_float(p->y_dtype);
-}
-
-static int simple_run(const struct kernel_choice *choice, const struct kernel_call *call,
-                      void *workspace, struct CUstream_st *stream) {
-  (void)choice, (void)workspace;
-  return gemm_simple(call, stream);
 }
 const struct kernel kernel_gemm_simple = {.name = "gemm_simple",
                                           .op = KERNEL_LINEAR,
                                           .fallback = true,
                                           .supports = any_floats,
-                                          .run = simple_run};
+                                          .run = simt_run};
 
 // cuBLASLt where its sums are known to be ours, bit by bit (kernels/gemm/lt.h): Hopper, 16 bits.
 static bool lt_supports(const struct kernel_call *call) {

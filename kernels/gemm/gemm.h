@@ -26,8 +26,15 @@ int gemm_sm90_f16(const struct kernel_call *call, enum gemm_tile tile, struct CU
 // order of the sum changes).
 int gemm_small_bf16(const struct kernel_call *call, int bn, int split, struct CUstream_st *stream);
 int gemm_small_f16(const struct kernel_call *call, int bn, int split, struct CUstream_st *stream);
-// Any shape, any alignment, any mix of fp32, fp16 and bf16; fp32 arithmetic on the CUDA cores.
-int gemm_simple(const struct kernel_call *call, struct CUstream_st *stream);
+// The same by mma.sync, on every card from sm_80 on; tiles of 128 x 128 (large) or 64 x 64.
+int gemm_mma_bf16(const struct kernel_call *call, bool large, struct CUstream_st *stream);
+int gemm_mma_f16(const struct kernel_call *call, bool large, struct CUstream_st *stream);
+// Any shape, any alignment, any mix of fp32, fp16 and bf16; fp32 arithmetic on the CUDA cores. All
+// tiles give the same bits.
+enum simt_tile_size { SIMT_32x32, SIMT_64x64, SIMT_128x128, SIMT_TILES };
+enum simt_tile_size gemm_pick_simt(int64_t m, int32_t n, int sms);
+int gemm_simt_tile(const struct kernel_call *call, enum simt_tile_size tile,
+                   struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

@@ -73,7 +73,7 @@ template <class T_, int BM_, int BN_, int STAGES_, int BOXES_, bool PINGPONG_> s
   static constexpr int LEAD = 1; // stages by which one cooperative warpgroup goes ahead
   static_assert(!PINGPONG || BOXES == PARTS, "the residual needs a box a part");
   static constexpr int OUT_BYTES = 8 * BOXES * 2048; // 8 warps
-  static constexpr int BIAS_BYTES = BN * 4;          // of a warpgroup
+  static constexpr int BIAS_BYTES = 2 * BN * 4;      // of a warpgroup: this tile's and the next's
   static constexpr int OUT_AT = STAGES * STAGE_BYTES, BIAS_AT = OUT_AT + OUT_BYTES,
                        FULL_AT = BIAS_AT + 2 * BIAS_BYTES;
   static constexpr int EMPTY_AT = FULL_AT + STAGES * 8, RESIDUAL_AT = EMPTY_AT + STAGES * 8,
@@ -133,10 +133,10 @@ static __device__ __forceinline__ void gemm_add_box(float (&v)[N], uint32_t box,
 // cannot write.
 template <class C, int ACT>
 static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_args &args,
-                                                  uint32_t bias, uint32_t box, int64_t row0,
-                                                  int col0) {
+                                                  const float2 (&bias)[8], uint32_t box,
+                                                  int64_t row0, int col0) {
   using T = typename C::T;
-  constexpr int DEGREE = __is_same(T, __nv_bfloat16) ? 7 : 9;
+  constexpr int DEGREE = __is_same(T, __nv_bfloat16) ? 6 : 7;
   const int lane = threadIdx.x % 32;
   const int64_t row = row0 + lane / 4;
   const int col = col0 + lane % 4 * 2;
@@ -203,8 +203,8 @@ template <class C> struct gemm_place {
   __device__ __forceinline__ uint32_t boxes() const {
     return base + C::OUT_AT + threadIdx.x / 32 * (C::BOXES * 2048);
   }
-  __device__ __forceinline__ uint32_t bias() const {
-    return base + C::BIAS_AT + wg * C::BIAS_BYTES;
+  __device__ __forceinline__ uint32_t bias(int place) const {
+    return base + C::BIAS_AT + wg * C::BIAS_BYTES + place * (C::BN * 4);
   }
   __device__ __forceinline__ uint32_t residual_bar() const {
     return base + C::RESIDUAL_AT + threadIdx.x / 32 * 8;
@@ -222,14 +222,23 @@ template <class C> struct gemm_place {
     if (threadIdx.x % 128 < C::CLUSTER)
       mbar_arrive_at(base + C::EMPTY_AT + 8 * s, threadIdx.x % 128);
   }
-  // Early, before the products: its latency would stand in the epilogue. The warpgroup meets before
-  // it reads.
-  __device__ __forceinline__ void fetch_bias(const gemm_epilogue &e, int col0, int cols) const {
-    bar_sync(4 + wg, 128); // nobody reads the last tile's any more
+  // The bias of a tile is asked for a tile ahead, waits in a register under the products, and lies
+  // in one of two places in shared memory, so that no reader of the last tile's is in the way.
+  static constexpr int BIAS_VALUES = (C::BN + 127) / 128; // of a thread
+  __device__ __forceinline__ void ask_bias(const gemm_epilogue &e, float (&b)[BIAS_VALUES],
+                                           int col0, int cols) const {
 #pragma unroll
-    for (int i = threadIdx.x % 128; i < C::BN; i += 128) {
-      const float b = epilogue_fetch_bias<typename C::T>(e, col0 + i, cols);
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(bias() + i * 4), "f"(b) : "memory");
+    for (int i = 0; i < BIAS_VALUES; i++) {
+      const int col = threadIdx.x % 128 + i * 128;
+      b[i] = epilogue_fetch_bias<typename C::T>(e, col0 + col, col < C::BN ? cols : 0);
+    }
+  }
+  __device__ __forceinline__ void put_bias(const float (&b)[BIAS_VALUES], int place) const {
+#pragma unroll
+    for (int i = 0; i < BIAS_VALUES; i++) {
+      const int col = threadIdx.x % 128 + i * 128;
+      if (col < C::BN)
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(bias(place) + col * 4), "f"(b[i]) : "memory");
     }
   }
 };
@@ -261,21 +270,31 @@ template <class C, int ACT>
 static __device__ __forceinline__ void
 gemm_consume_pingpong(const gemm_args &args, const CUtensorMap *map_y, const CUtensorMap *map_r,
                       const gemm_tiles &tiles, int k_steps, gemm_place<C> at) {
-  const int warp = threadIdx.x / 32, wg = at.wg;
-  int mine = 0;
+  const int warp = threadIdx.x / 32, wg = at.wg, stride = gridDim.x / C::CLUSTER;
+  int place = 0; // of the bias
+  float bias_next[gemm_place<C>::BIAS_VALUES];
   uint32_t residual_parity = 0;
-  if (wg == 1) bar_arrive(2, 256); // warpgroup 0 has the first turn
-  for (int t = blockIdx.x / C::CLUSTER; t < tiles.total; t += gridDim.x / C::CLUSTER, mine ^= 1) {
-    if (mine != wg) {
-      at.skip(k_steps);
-      continue;
-    }
-    int m, n;
+  // every other tile is this warpgroup's; the other's stages pass by
+  int t = blockIdx.x / C::CLUSTER + wg * stride, m, n;
+  if (wg == 1) {
+    bar_arrive(2, 256); // warpgroup 0 has the first turn
+    at.skip(k_steps);
+  }
+  if (t < tiles.total) {
+    tiles.locate(t, C::GROUP, &m, &n);
+    at.ask_bias(args.epilogue, bias_next, n * C::BN, args.n);
+  }
+  for (; t < tiles.total; t += 2 * stride, place ^= 1) {
     tiles.locate(t, C::GROUP, &m, &n);
     const int64_t row0 = (int64_t)(m * C::CLUSTER + cluster_rank()) * C::BM + warp % 4 * 16;
     if (args.residual_bulk)
       gemm_fetch_residual<C>(args, map_r, at.boxes(), at.residual_bar(), row0, n * C::BN);
-    at.fetch_bias(args.epilogue, n * C::BN, args.n);
+    at.put_bias(bias_next, place);
+    if (t + 2 * stride < tiles.total) {
+      int next_m, next_n;
+      tiles.locate(t + 2 * stride, C::GROUP, &next_m, &next_n);
+      at.ask_bias(args.epilogue, bias_next, next_n * C::BN, args.n);
+    }
     float d[C::HALVES][C::BN / 2];
     bar_sync(2 + wg, 256);
     int before = -1;
@@ -288,29 +307,38 @@ gemm_consume_pingpong(const gemm_args &args, const CUtensorMap *map_y, const CUt
       at.next();
     }
     bar_arrive(2 + (wg ^ 1), 256);
+    // under the last products: what the epilogue would wait for
+    float2 bias[2][8];
+    bar_sync(4 + wg, 128); // the bias is there
+    const uint32_t bias_at = at.bias(place) + threadIdx.x % 4 * 8;
+    epilogue_load_bias(bias[0], bias_at);
+    if (args.residual_bulk) {
+      mbar_wait(at.residual_bar(), residual_parity);
+      residual_parity ^= 1;
+    } else {
+      if (threadIdx.x % 32 == 0) tma_store_wait_read<0>(); // of the tile before: long done
+      __syncwarp();
+    }
     wgmma_wait<0>();
 #pragma unroll
     for (int h = 0; h < C::HALVES; h++)
       hold(d[h]);
     at.release(before);
-    if (args.residual_bulk) {
-      mbar_wait(at.residual_bar(), residual_parity);
-      residual_parity ^= 1;
-    } else if (threadIdx.x % 32 == 0) {
-      tma_store_wait_read<0>(); // of the tile before: long done
-    }
-    bar_sync(4 + wg, 128); // the bias is there, the boxes are free
 #pragma unroll
-    for (int part = 0; part < C::PARTS; part++) {
-      const int h = part / C::PARTS_N, c = part % C::PARTS_N, col0 = n * C::BN + c * 64;
-      if (row0 - warp % 4 * 16 + h * 64 >= args.m || col0 >= args.n) continue;
-      float v[32];
+    for (int i = 0; i < C::PARTS; i++) { // 64 columns of all rows, then the next 64
+      const int h = i % C::HALVES, c = i / C::HALVES, col0 = n * C::BN + c * 64;
+      if (row0 - warp % 4 * 16 + h * 64 < args.m && col0 < args.n) {
+        float v[32];
 #pragma unroll
-      for (int i = 0; i < 32; i++)
-        v[i] = d[h][c * 32 + i];
-      gemm_write<C, ACT>(v, args, at.bias() + (c * 64 + threadIdx.x % 4 * 2) * 4,
-                         at.boxes() + part * 2048, row0 + h * 64, col0);
+        for (int j = 0; j < 32; j++)
+          v[j] = d[h][c * 32 + j];
+        gemm_write<C, ACT>(v, args, bias[c % 2], at.boxes() + (h * C::PARTS_N + c) * 2048,
+                           row0 + h * 64, col0);
+      }
+      if (h == C::HALVES - 1 && c + 1 < C::PARTS_N)
+        epilogue_load_bias(bias[(c + 1) % 2], bias_at + (c + 1) * 256);
     }
+    at.skip(k_steps); // the other warpgroup's
     if (!args.y_bulk) continue;
     fence_async_proxy(); // once for all boxes: it is dear
     __syncwarp();
@@ -371,9 +399,10 @@ static __device__ __forceinline__ void
 gemm_consume_cooperative(const gemm_args &args, const CUtensorMap *map_y, const gemm_tiles &tiles,
                          int k_steps, gemm_place<C> at) {
   using T = typename C::T;
-  constexpr int DEGREE = __is_same(T, __nv_bfloat16) ? 7 : 9;
+  constexpr int DEGREE = __is_same(T, __nv_bfloat16) ? 6 : 7;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, wg = at.wg;
   gemm_pending<C> pending;
+  int place = 0; // of the bias
   // Warpgroup 1 starts a few stages late and stays behind: one's epilogue then meets the other's
   // products.
   const int first = blockIdx.x / C::CLUSTER;
@@ -381,7 +410,9 @@ gemm_consume_cooperative(const gemm_args &args, const CUtensorMap *map_y, const 
   for (int t = first; t < tiles.total; t += gridDim.x / C::CLUSTER) {
     int m, n;
     tiles.locate(t, C::GROUP, &m, &n);
-    at.fetch_bias(args.epilogue, n * C::BN, args.n);
+    float bias_values[gemm_place<C>::BIAS_VALUES];
+    at.ask_bias(args.epilogue, bias_values, n * C::BN, args.n);
+    at.put_bias(bias_values, place);
     float d[1][C::BN / 2];
     int before = -1;
 #pragma unroll 1
@@ -412,11 +443,14 @@ gemm_consume_cooperative(const gemm_args &args, const CUtensorMap *map_y, const 
         v[i] = d[0][c * 16 + i];
       const int col = c * 32 + lane % 4 * 2,
                 row = (m * C::CLUSTER + (int)cluster_rank()) * C::BM + warp * 16 + lane / 4;
-      epilogue_apply<T, ACT, DEGREE, false>(args.epilogue, v, at.bias() + col * 4, row,
-                                            n * C::BN + col, args.m, args.n);
+      float2 bias[4];
+      epilogue_load_bias(bias, at.bias(place) + col * 4);
+      epilogue_apply<T, ACT, DEGREE, false>(args.epilogue, v, bias, row, n * C::BN + col, args.m,
+                                            args.n);
       gemm_pack<T>(v, pending.w + c * 8);
     }
     pending.mn = m << 16 | n;
+    place ^= 1;
   }
 #pragma unroll 1
   for (int part = 0; part < C::PARTS; part++)
@@ -446,11 +480,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(C::THREADS, 1)
   }
   cluster_sync();
   if (wg == 2) {
-    registers_shrink<40>();
+    registers_shrink<32>();
     if (threadIdx.x == 256)
       gemm_produce<C>(&map_x, &map_w, args.tiles, args.tiles.k_steps, base, full, empty);
   } else {
-    registers_grow<232>();
+    registers_grow<240>();
     gemm_place<C> at;
     at.base = base, at.wg = wg;
     if constexpr (C::PINGPONG)

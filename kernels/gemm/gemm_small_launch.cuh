@@ -5,7 +5,7 @@
 #include "kernels/gemm/gemm_sm90_launch.cuh"
 #include "kernels/gemm/gemm_small.cuh"
 
-template <class C> static int small_run(const struct kernel_call *call, cudaStream_t stream) {
+template <class C> static int small_launch(const struct kernel_call *call, cudaStream_t stream) {
   const struct linear_problem *p = call->linear;
   const struct view *in = call->in, *y = call->out;
   const int64_t m = call->m;
@@ -35,7 +35,7 @@ template <class C> static int small_run(const struct kernel_call *call, cudaStre
   config.stream = stream;
   if (C::SPLIT > 1) {
     attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = C::SPLIT,
+    attribute.val.clusterDim.x = C::SPLIT;
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
     config.attrs = &attribute, config.numAttrs = 1;
   }
@@ -43,27 +43,28 @@ template <class C> static int small_run(const struct kernel_call *call, cudaStre
 }
 
 // A deep ring where every multiprocessor has one block at most, else a shallower one, so that two
-// or three share it.
+// share it.
 template <class T, int BN, int SPLIT>
-static int small_run_depth(const struct kernel_call *call, cudaStream_t stream) {
+static int small_run(const struct kernel_call *call, cudaStream_t stream) {
   constexpr int STAGE_KB = (64 + BN) / 8;
   const int64_t blocks = (call->m + 63) / 64 * ((call->linear->n + BN - 1) / BN) * SPLIT;
   if (blocks <= call->device->multiprocessors)
-    return small_run<small_config<T, BN, 192 / STAGE_KB, SPLIT>>(call, stream);
-  return small_run<small_config<T, BN, 96 / STAGE_KB, SPLIT>>(call, stream);
+    return small_launch<small_config<T, BN, 200 / STAGE_KB, SPLIT>>(call, stream);
+  return small_launch<small_config<T, BN, 100 / STAGE_KB, SPLIT>>(call, stream);
 }
 
 template <class T, int BN>
 static int small_run_split(const struct kernel_call *call, int split, cudaStream_t stream) {
+  if (call->m == 0) return 0;
   switch (split) {
   case 1:
-    return small_run_depth<T, BN, 1>(call, stream);
+    return small_run<T, BN, 1>(call, stream);
   case 2:
-    return small_run_depth<T, BN, 2>(call, stream);
+    return small_run<T, BN, 2>(call, stream);
   case 4:
-    return small_run_depth<T, BN, 4>(call, stream);
+    return small_run<T, BN, 4>(call, stream);
   case 8:
-    return small_run_depth<T, BN, 8>(call, stream);
+    return small_run<T, BN, 8>(call, stream);
   default:
     return CUDA_UNSUPPORTED;
   }
@@ -71,7 +72,6 @@ static int small_run_split(const struct kernel_call *call, int split, cudaStream
 
 template <class T>
 static int small_run_tile(const struct kernel_call *call, int bn, int split, cudaStream_t stream) {
-  if (call->m == 0) return 0;
   return bn == 32 ? small_run_split<T, 32>(call, split, stream)
                   : small_run_split<T, 64>(call, split, stream);
 }

@@ -62,6 +62,11 @@ static __device__ __forceinline__ void copy_16(uint32_t to, const void *from, bo
                "r"(valid ? 16 : 0)
                : "memory");
 }
+// The same of `bytes`, 0 to 16; zeros after them.
+static __device__ __forceinline__ void copy_16_part(uint32_t to, const void *from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
 static __device__ __forceinline__ void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

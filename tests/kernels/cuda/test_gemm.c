@@ -25,9 +25,23 @@ static double model_act(int act, double x) {
   }
 }
 
-enum which { PINGPONG, COOPERATIVE, SMALL32, SMALL64, SPLIT32, SPLIT64, SIMPLE, CHOSEN };
-static const char *const which_name[] = {"ping-pong",     "cooperative",   "small 32", "small 64",
-                                         "split 32 by 4", "split 64 by 8", "simple",   "chosen"};
+enum which {
+  PINGPONG,
+  COOPERATIVE,
+  SMALL32,
+  SMALL64,
+  SPLIT32,
+  SPLIT64,
+  MMA_LARGE,
+  MMA_SMALL,
+  SIMT32,
+  SIMT64,
+  SIMT128,
+  CHOSEN
+};
+static const char *const which_name[] = {"ping-pong",     "cooperative",   "small 32",  "small 64",
+                                         "split 32 by 4", "split 64 by 8", "mma large", "mma small",
+                                         "simt 32",       "simt 64",       "simt 128",  "chosen"};
 
 #define N_EPILOGUES 10
 struct recipe {
@@ -68,15 +82,19 @@ static int run_kernel(enum which which, const struct linear_problem *p, const st
   struct kernel_call call = {
       .device = &device, .op = KERNEL_LINEAR, .in = in, .out = y, .m = m, .linear = p};
   enum gemm_tile tile = which == COOPERATIVE ? GEMM_COOPERATIVE_128x192 : GEMM_PINGPONG_128x128;
-  int bn = which == SMALL32 || which == SPLIT32 ? 32 : 64, split = which == SPLIT32   ? 4
-                                                                   : which == SPLIT64 ? 8
-                                                                                      : 1;
   if (which == CHOSEN) return linear_run(p, in, y, m, NULL);
-  if (which == SIMPLE) return gemm_simple(&call, NULL);
-  if (!kernel_gemm_sm90.supports(&call)) return CUDA_UNSUPPORTED;
-  if (which >= SMALL32 && which <= SPLIT64)
+  if (which >= SIMT32) return gemm_simt_tile(&call, (enum simt_tile_size)(which - SIMT32), NULL);
+  if (!kernel_gemm_mma.supports(&call)) return CUDA_UNSUPPORTED;
+  if (which >= MMA_LARGE)
+    return p->x_dtype == DTYPE_BF16 ? gemm_mma_bf16(&call, which == MMA_LARGE, NULL)
+                                    : gemm_mma_f16(&call, which == MMA_LARGE, NULL);
+  if (which >= SMALL32) {
+    int bn = which == SMALL32 || which == SPLIT32 ? 32 : 64, split = which == SPLIT32   ? 4
+                                                                     : which == SPLIT64 ? 8
+                                                                                        : 1;
     return p->x_dtype == DTYPE_BF16 ? gemm_small_bf16(&call, bn, split, NULL)
                                     : gemm_small_f16(&call, bn, split, NULL);
+  }
   return p->x_dtype == DTYPE_BF16 ? gemm_sm90_bf16(&call, tile, NULL)
                                   : gemm_sm90_f16(&call, tile, NULL);
 }
@@ -196,13 +214,13 @@ static void other_outputs_and_views(enum which which) {
              &(struct shape){70, 198, 96, 0, 0, DTYPE_BF16, DTYPE_F16, DTYPE_F32, false}, true);
     run_case(which, &recipes[i],
              &(struct shape){70, 133, 96, 0, 0, DTYPE_F16, DTYPE_F16, DTYPE_F16, false},
-             which == SIMPLE || which == CHOSEN);
+             which >= SIMT32);
   }
   run_case(which, &recipes[4],
            &(struct shape){300, 256, 192, 0, 0, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, true}, true);
 }
 
-static void any_shape_and_alignment_falls_back(void) {
+static void any_shape_and_alignment(enum which which) {
   static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
   for (int i = 0; i < 60; i++) {
     struct shape s = {1 + (int64_t)(uniform() * 140),
@@ -214,59 +232,83 @@ static void any_shape_and_alignment_falls_back(void) {
                       dtypes[i / 3 % 3],
                       dtypes[i / 9 % 3],
                       false};
-    run_case(CHOSEN, &recipes[i % N_EPILOGUES], &s, true);
+    run_case(which, &recipes[i % N_EPILOGUES], &s, true);
   }
 }
 
-// A row's result must not depend on who shares its batch.
-static void a_row_is_the_same_in_any_batch(void) {
+// A row's result must not depend on who shares its batch, nor on which of the kernels of its dtype
+// and card computes it.
+static void a_row_is_the_same_in_any_batch(enum dtype dtype, int n_epilogue,
+                                           const enum which *which, int n_which) {
   struct linear_problem p = {.n = 776,
                              .k = 320,
-                             .x_dtype = DTYPE_BF16,
-                             .w_dtype = DTYPE_BF16,
-                             .y_dtype = DTYPE_BF16,
-                             .n_epilogue = 2};
-  struct matrix x = matrix_make(DTYPE_BF16, 700, 320, 320, 0, true),
-                w = matrix_make(DTYPE_BF16, 776, 320, 320, 0, true),
-                b = matrix_make(DTYPE_BF16, 1, 776, 776, 0, true);
-  struct matrix whole = matrix_make(DTYPE_BF16, 700, 776, 776, 0, false),
-                part = matrix_make(DTYPE_BF16, 700, 776, 776, 0, false);
-  memcpy(p.epilogue, recipes[2].op, sizeof(struct epilogue_op) * 2);
-  matrix_normal(&x, 1, 0), matrix_normal(&w, 0.05, 0), matrix_normal(&b, 1, 0);
-  matrix_upload(&x), matrix_upload(&w), matrix_upload(&b);
-  struct view in[3] = {{x.data, 320, 320, DTYPE_BF16},
-                       {w.data, 320, 320, DTYPE_BF16},
-                       {b.data, 776, 776, DTYPE_BF16}};
-  struct view y = {whole.data, 776, 776, DTYPE_BF16}, z = {part.data, 776, 776, DTYPE_BF16};
-  CHECK_CUDA(linear_run(&p, in, &y, 700, NULL));
+                             .x_dtype = dtype,
+                             .w_dtype = dtype,
+                             .y_dtype = dtype,
+                             .n_epilogue = (uint8_t)n_epilogue};
+  struct matrix x = matrix_make(dtype, 700, 320, 320, 0, true),
+                w = matrix_make(dtype, 776, 320, 320, 0, true),
+                b = matrix_make(dtype, 1, 776, 776, 0, true),
+                r = matrix_make(dtype, 700, 776, 776, 0, true);
+  struct matrix whole = matrix_make(dtype, 700, 776, 776, 0, false),
+                part = matrix_make(dtype, 700, 776, 776, 0, false);
+  memcpy(p.epilogue, n_epilogue == 2 ? recipes[4].op : recipes[5].op, sizeof recipes[5].op);
+  matrix_normal(&x, 1, 0), matrix_normal(&w, 0.05, 0), matrix_normal(&b, 1, 0),
+      matrix_normal(&r, 1, 0);
+  matrix_upload(&x), matrix_upload(&w), matrix_upload(&b), matrix_upload(&r);
+  struct view in[4] = {{x.data, 320, 320, dtype},
+                       {w.data, 320, 320, dtype},
+                       {b.data, 776, 776, dtype},
+                       {r.data, 776, 776, dtype}};
+  struct view y = {whole.data, 776, 776, dtype}, z = {part.data, 776, 776, dtype};
+  CHECK_CUDA(run_kernel(which[0], &p, in, &y, 700));
   matrix_download(&whole, "whole");
-  static const int64_t batches[] = {
-      1, 2, 7, 8, 16, 17, 33, 64, 65, 130, 400}; // two kernels, both tiles of the small one
-  for (int i = 0; i < 11; i++) {
-    CHECK_CUDA(linear_run(&p, in, &z, batches[i], NULL));
+  static const int64_t batches[] = {1, 2, 7, 8, 16, 17, 33, 64, 65, 130, 400, 700};
+  for (int i = 0; i < 12 * n_which; i++) {
+    int64_t rows = batches[i % 12];
+    CHECK_CUDA(run_kernel(which[i / 12], &p, in, &z, rows));
     matrix_download(&part, "part");
     checks++;
-    if (memcmp(part.host, whole.host, (size_t)batches[i] * 776 * 2) != 0) {
-      printf("FAIL rows of a batch of %ld differ from the same rows in a batch of 700\n",
-             (long)batches[i]);
+    if (memcmp(part.host, whole.host, (size_t)rows * 776 * dtype_bytes(dtype)) != 0) {
+      printf("FAIL %s %s: rows of a batch of %ld differ from %s in a batch of 700\n",
+             dtype_name(dtype), which_name[which[i / 12]], (long)rows, which_name[which[0]]);
       failures++;
     }
   }
-  matrix_free(&x), matrix_free(&w), matrix_free(&b), matrix_free(&whole), matrix_free(&part);
+  matrix_free(&x), matrix_free(&w), matrix_free(&b), matrix_free(&r);
+  matrix_free(&whole), matrix_free(&part);
+}
+
+static void rows_are_the_same_in_any_batch(void) {
+  static const enum which hopper[] = {PINGPONG, COOPERATIVE, SMALL32, SMALL64, CHOSEN},
+                          mma[] = {MMA_LARGE, MMA_SMALL},
+                          simt[] = {SIMT128, SIMT64, SIMT32, CHOSEN};
+  for (int n_epilogue = 1; n_epilogue <= 3; n_epilogue++) { // bias; bias residual; bias silu gate
+    if (device.sm == 90) {
+      a_row_is_the_same_in_any_batch(DTYPE_BF16, n_epilogue, hopper, 5);
+      a_row_is_the_same_in_any_batch(DTYPE_F16, n_epilogue, hopper, 5);
+    }
+    a_row_is_the_same_in_any_batch(DTYPE_BF16, n_epilogue, mma, 2);
+    a_row_is_the_same_in_any_batch(DTYPE_F32, n_epilogue, simt, 4);
+  }
 }
 
 int main(void) {
   need_gpu();
   CHECK_CUDA(kernel_device_query(&device));
   printf("seed %#lx\n", (unsigned long)rng_state);
-  for (enum which which = PINGPONG; which <= SPLIT64; which++) {
+  for (enum which which = device.sm == 90 ? PINGPONG : MMA_LARGE; which <= MMA_SMALL; which++) {
     sizes_around_the_tiles(which);
-    if (which < SMALL32) many_tiles_a_block(which);
+    if (which < SMALL32 || which == MMA_LARGE) many_tiles_a_block(which);
     other_outputs_and_views(which);
   }
-  other_outputs_and_views(SIMPLE);
+  for (enum which which = SIMT32; which <= SIMT128; which++) {
+    sizes_around_the_tiles(which);
+    other_outputs_and_views(which);
+    any_shape_and_alignment(which);
+  }
   sizes_around_the_tiles(CHOSEN);
-  any_shape_and_alignment_falls_back();
-  a_row_is_the_same_in_any_batch();
+  any_shape_and_alignment(CHOSEN);
+  rows_are_the_same_in_any_batch();
   return report("gemm");
 }

@@ -1,0 +1,43 @@
+// Host side of the epilogue: a call's operations with their operands, as the kernels read them.
+#ifndef GEMM_EPILOGUE_FILL_CUH
+#define GEMM_EPILOGUE_FILL_CUH
+
+#include "kernels/gemm/epilogue.cuh"
+#include "kernels/gemm/gemm.h"
+
+// take_apart: find the common form, and its activation. A bias before a residual is added after it:
+// cuBLASLt's order, so that either may compute a row.
+static inline void gemm_fill_epilogue(const struct kernel_call *call, struct gemm_epilogue *e,
+                                      int *act, bool take_apart) {
+  const struct linear_problem *p = call->linear;
+  e->n = p->n_epilogue;
+  for (int i = 0; i < e->n; i++) {
+    const struct epilogue_op *from = &p->epilogue[i];
+    gemm_op *to = &e->op[i];
+    *to = gemm_op{from->kind, from->act, from->imm, DTYPE_F32, nullptr, 0};
+    if (from->kind == EPI_ACT || from->kind == EPI_SCALE) continue;
+    const struct view *v = &call->in[from->operand];
+    to->dtype = v->dtype, to->operand = v->data, to->stride = v->stride;
+  }
+  *act = ACT_NONE;
+  if (e->n == 2 && e->op[0].kind == EPI_BIAS && e->op[1].kind == EPI_ADD && !take_apart) {
+    const gemm_op bias = e->op[0];
+    e->op[0] = e->op[1], e->op[1] = bias;
+  }
+  if (!take_apart) return;
+  // is it [bias] [activation] [residual or gate] ?
+  int at = 0;
+  if (at < e->n && e->op[at].kind == EPI_BIAS) at++;
+  if (at < e->n && e->op[at].kind == EPI_ACT) *act = e->op[at++].act;
+  if (*act == ACT_RELU || *act == ACT_TANH || *act == ACT_SIGMOID)
+    *act = GEMM_ACT_ANY; // no kernel of their own
+  bool residual = at < e->n && (e->op[at].kind == EPI_ADD || e->op[at].kind == EPI_MUL);
+  if (*act == ACT_NONE && residual && e->op[at].kind == EPI_MUL) *act = GEMM_ACT_ANY;
+  if (at + residual != e->n) *act = GEMM_ACT_ANY;
+  if (*act == GEMM_ACT_ANY) return;
+  if (e->n && e->op[0].kind == EPI_BIAS)
+    e->bias = e->op[0].operand, e->bias_wide = e->op[0].dtype == DTYPE_F32;
+  if (residual) e->residual = true, e->op[0] = e->op[at];
+}
+
+#endif
