@@ -1,19 +1,21 @@
 """gpu.py [--quick] [OUT.jsonl]: runs our GPU benches and the peers', prints one table. Started by bench/gpu.sh.
 
-Every figure is GPU time in microseconds by graph replay, but for the request over loopback. OUT gets every line that was
-measured (default bench/results/gpu-DATE.jsonl). Exit code 1 if a program failed; a figure out of reach is a row of the table.
+Every figure is GPU time in microseconds by graph replay, but for the request over loopback. Each row is printed as soon as it
+is measured; OUT gets every measured line (default bench/results/gpu-DATE.jsonl). --quick leaves out what torch.compile would
+have to compile. Exit code 1 if a program failed; a figure out of reach is a row of the table.
 """
 import argparse
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-STACKS = ("32x128", "32x512", "128")  # sequences x tokens of the BERT-base shape
-FEW = {"32x128": (32, 128), "32x512": (32, 512), "128": (1, 128)}
+STACKS = ((32, 128), (32, 512), (1, 128))  # sequences, tokens of each: of the BERT-base shape
 ROW_MODEL = """name: row
 inputs:
   - {name: x, dtype: fp32, shape: [batch, 1024]}
@@ -52,11 +54,40 @@ def run(command, keep, seconds=200):
     return found
 
 
+class Peers:
+    """bench/peers/gpu.py, which keeps its context between sections; none where it cannot start."""
+
+    def __init__(self, keep, quick):
+        self.keep = keep
+        command = [sys.executable, f"{ROOT}/bench/peers/gpu.py", "--serve", *(["--quick"] if quick else [])]
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.host = pick(self.section("host"), peer="host")
+
+    def section(self, name):
+        found = []
+        try:
+            self.process.stdin.write(name + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            return found
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                found.append(json.loads(line))
+                if "done" in found[-1]:
+                    self.keep.extend(dict(program="peers", **value) for value in found[:-1])
+                    return found[:-1]
+        self.errors.seek(0)
+        failures.append(f"peers, {name}: {self.errors.read().strip()[-400:]}")
+        return found
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(20)
+
+
 def request_over_loopback(keep):
     """One client, 4 KiB in and out, one kernel: p50 of the whole request beside the device's share of it."""
-    import re
-    import time
-
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/row.yaml", "w") as file:
             file.write(ROW_MODEL)
@@ -95,24 +126,20 @@ def request_over_loopback(keep):
     return value
 
 
-class Table:
-    def __init__(self):
-        self.rows = []
+WIDTHS = (36, 9, 9, 6, 9, -22, 8, 8, 4)  # negative, and the first: to the left
 
-    def add(self, work, ours, floor, peer, peer_name, ratio, limit, at_least=False):
-        """`ratio` is what the issue bounds by `limit`; None where something was not measured."""
-        met = "-" if ratio is None else "yes" if (ratio >= limit if at_least else ratio <= limit) else "NO"
-        share = f"{floor / ours:.0%}" if ours and floor else "-"
-        number = lambda value: "-" if value is None else f"{value:,.1f}"
-        self.rows.append((work, number(ours), number(floor), share, number(peer), peer_name,
-                          "-" if ratio is None else f"{ratio:.3f}", f"{'>=' if at_least else '<='} {limit:g}", met))
 
-    def text(self):
-        head = ("work", "ours us", "floor us", "share", "peer us", "peer", "figure", "reach", "met")
-        lines = [head, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        return "\n".join("  ".join(cell.ljust(width) if i in (0, 5) else cell.rjust(width)
-                                   for i, (cell, width) in enumerate(zip(line, widths))) for line in lines)
+def line(*cells):
+    print("  ".join(cell.ljust(abs(width)) if width < 0 or i == 0 else cell.rjust(width)
+                    for i, (cell, width) in enumerate(zip(cells, WIDTHS))), flush=True)
+
+
+def row(work, ours, floor, peer, peer_name, ratio, limit, at_least=False):
+    """`ratio` is what the issue bounds by `limit`; None where something was not measured."""
+    met = "-" if ratio is None else "yes" if (ratio >= limit if at_least else ratio <= limit) else "NO"
+    number = lambda value: "-" if value is None else f"{value:,.1f}"
+    line(work, number(ours), number(floor), f"{floor / ours:.0%}" if ours and floor else "-", number(peer), peer_name,
+         "-" if ratio is None else f"{ratio:.3f}", f"{'>=' if at_least else '<='} {limit:g}", met)
 
 
 def pick(values, **wanted):
@@ -126,70 +153,84 @@ def ratio(a, b):
     return a / b if a and b else None
 
 
-def table_of(ours, peers, request):
-    table = Table()
-    fused, one = pick(ours, work="chain16"), pick(ours, work="chain1")
-    peer = pick(peers, peer="chain")
-    table.add("chain of 16 on 2^25 fp32", fused.get("us"), fused.get("floor_us"), peer.get("compiled_us"), "torch.compile",
-              ratio(fused.get("us"), fused.get("copy_us")), 1.02)
+def chain_rows(ours, peers):
+    fused, one, peer = pick(ours, work="chain16"), pick(ours, work="chain1"), pick(peers, peer="chain")
+    row("chain of 16 on 2^25 fp32", fused.get("us"), fused.get("floor_us"), peer.get("compiled_us"), "torch.compile",
+        ratio(fused.get("us"), fused.get("copy_us")), 1.02)
     separate = 16 * one["us"] if one else None
-    table.add("  the same unfused / fused", separate, None, peer.get("separate_us"), "16 compiled kernels",
-              ratio(separate, fused.get("us")), 15, at_least=True)
+    row("  the same unfused / fused", separate, None, peer.get("separate_us"), "16 kernels", ratio(separate, fused.get("us")),
+        15, at_least=True)
+
+
+def norm_rows(ours, peers):
     for work, name, limit in (("layer_norm", "LayerNorm", 1.08), ("add_layer_norm", "add+LayerNorm", 1.10)):
         for rows, cols in ((16384, 4096), (8192, 8192), (65536, 768)):
             found = pick(ours, work=work, rows=rows, cols=cols, dtype="bf16")
             peer = pick(peers, peer="norm", rows=rows, cols=cols)
-            table.add(f"{name} bf16 {rows}x{cols}", found.get("us"), found.get("floor_us"), peer.get(f"{work}_compiled_us"),
-                      "torch.compile", ratio(found.get("us"), found.get("floor_us")), limit)
+            best = peer.get(f"{work}_compiled_us") or peer.get(f"{work}_eager_us")
+            row(f"{name} bf16 {rows}x{cols}", found.get("us"), found.get("floor_us"), best,
+                "torch.compile" if f"{work}_compiled_us" in peer else "PyTorch eager",
+                ratio(found.get("us"), found.get("floor_us")), limit)
+
+
+def linear_rows(ours, peers):
     for m, k, n in ((16384, 768, 3072), (16384, 1024, 4096), (8192, 4096, 16384)):
         found, peer = pick(ours, work="linear", m=m, k=k, n=n), pick(peers, peer="linear", m=m, k=k, n=n)
         tiles = [value["bias_erf_us"] for name, value in found.items() if name.startswith("tile")]
         us, product = min(tiles, default=None), found.get("product_us")
-        table.add(f"Linear+bias+erf {m}x{k}->{n}", us, product, peer.get("eager_us"), "cuBLASLt + gelu kernel",
-                  ratio(us, product), 1.10)
-        table.add("  against cuBLASLt + gelu kernel", us, None, peer.get("compiled_us"), "torch.compile",
-                  ratio(us, peer.get("eager_us")), 1.0)
+        row(f"Linear+bias+erf {m}x{k}->{n}", us, product, product, "cuBLASLt, product only", ratio(us, product), 1.10)
+        row("  and a kernel for bias and gelu", us, None, peer.get("eager_us"), "cuBLASLt + gelu kernel",
+            ratio(us, peer.get("eager_us")), 1.0)
+
+
+def attention_rows(ours, peers):
     for b, h, s, d, causal in ((32, 12, 512, 64, False), (8, 16, 2048, 128, False), (2, 16, 8192, 128, True)):
         shape = dict(b=b, h=h, s=s, d=d)
         found = pick(ours, work="attention", causal=int(causal), **shape)
         peer = pick(peers, peer="attention", causal=causal, **shape)
         flop = 4.0 * b * h * s * s * d * (0.5 if causal else 1)
-        table.add(f"attention d{d} s{s} b{b} h{h}{' causal' if causal else ''}", found.get("us"), flop / 742e6,
-                  peer.get("cudnn_us"), "cuDNN", ratio(peer.get("cudnn_us"), found.get("us")), 0.75, at_least=True)
-    for lengths in STACKS:
-        b, s = FEW[lengths]
+        row(f"attention d{d} s{s} b{b} h{h}{' causal' if causal else ''}", found.get("us"), flop / 742e6, peer.get("cudnn_us"),
+            "cuDNN", ratio(peer.get("cudnn_us"), found.get("us")), 0.75, at_least=True)
+
+
+def encoder_rows(ours, peers):
+    for b, s in STACKS:
         found = pick(ours, bench="plan", fusion="on", seqs=b, tokens=b * s)
         peer = pick(peers, peer="encoder", b=b, s=s)
-        table.add(f"BERT-base 12 layers bf16 b{b} s{s}", found.get("us"), found.get("floor_us"), peer.get("compiled_us"),
-                  "torch.compile, graph", ratio(found.get("us"), peer.get("compiled_us")), 1.0)
+        row(f"BERT-base 12 layers bf16 b{b} s{s}", found.get("us"), found.get("floor_us"), peer.get("compiled_us"),
+            "torch.compile, graph", ratio(found.get("us"), peer.get("compiled_us")), 1.0)
     on, off = (pick(ours, bench="plan", fusion=mode, seqs=32, tokens=4096) for mode in ("on", "off"))
-    peer = pick(peers, peer="encoder", b=32, s=128)
-    table.add("  b32 s128 unfused / fused", off.get("us"), None, peer.get("eager_us"), "PyTorch eager, graph",
-              ratio(off.get("us"), on.get("us")), 1.0, at_least=True)
-    request = request or {}
-    table.add("4 KiB request, p50 at the client", request.get("client_p50_us"), request.get("device_us"), None, "",
-              request.get("beyond_device_us"), 60)
-    return table
+    row("  b32 s128 unfused / fused", off.get("us"), None, pick(peers, peer="encoder", b=32, s=128).get("eager_us"),
+        "PyTorch eager, graph", ratio(off.get("us"), on.get("us")), 1.0, at_least=True)
+
+
+def request_row(found):
+    found = found or {}
+    row("4 KiB request, p50 at the client", found.get("client_p50_us"), found.get("device_us"), None, "",
+        found.get("beyond_device_us"), 60)
 
 
 def main():
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--quick", action="store_true", help="without the peers")
+    arguments.add_argument("--quick", action="store_true", help="leave out what torch.compile would compile")
     arguments.add_argument("out", nargs="?", default=f"{ROOT}/bench/results/gpu-{datetime.date.today()}.jsonl")
     given = arguments.parse_args()
     os.environ.setdefault("FUSEWIRE_JIT_CACHE", tempfile.mkdtemp(prefix="fusewire-cubins-"))
-    keep, ours = [], []
-    for program in ("cuda_bench_row", "cuda_bench_gemm", "cuda_bench_attention"):
-        ours += run([f"{ROOT}/libexec/{program}"], keep)
-    for lengths in STACKS:
-        ours += run([f"{ROOT}/libexec/cuda_bench_plan", lengths], keep)
-    ours += run([f"{ROOT}/libexec/cuda_bench_plan", "--off", "32x128"], keep)
-    request = request_over_loopback(keep)
-    peers = [] if given.quick else run([sys.executable, f"{ROOT}/bench/peers/gpu.py"], keep)
-    host = pick(peers, peer="host") or pick(ours, bench="row")
-    print(f"{host.get('device', 'GPU')}, {datetime.date.today()}, torch {host.get('torch', 'not run')}; "
-          "floor: bytes at a copy's rate, cuBLASLt's product, or arithmetic at 742 TFLOP/s")
-    print(table_of(ours, peers, request).text())
+    keep = []
+    program = lambda name, *words: run([f"{ROOT}/libexec/cuda_{name}", *words], keep)
+    peers = Peers(keep, given.quick)
+    print(f"{peers.host.get('device', 'GPU')}, {datetime.date.today()}, torch {peers.host.get('torch', 'not run')}\n"
+          "floor: bytes at a copy's rate, cuBLASLt's product, or arithmetic at 742 TFLOP/s; figure: what `reach` bounds")
+    line("work", "ours us", "floor us", "share", "peer us", "peer", "figure", "reach", "met")
+    rows = program("bench_row")
+    chain_rows(rows, peers.section("chain"))
+    norm_rows(rows, peers.section("norm"))
+    attention_rows(program("bench_attention"), peers.section("attention"))
+    request_row(request_over_loopback(keep))
+    linear_rows(program("bench_gemm", "3"), peers.section("linear"))
+    plans = [value for b, s in STACKS for value in program("bench_plan", f"{b}x{s}")]
+    encoder_rows(plans + program("bench_plan", "--off", "32x128"), peers.section("encoder"))
+    peers.close()
     for failure in failures:
         print("FAILED", failure)
     os.makedirs(os.path.dirname(os.path.abspath(given.out)), exist_ok=True)

@@ -19,7 +19,7 @@ cmd_package() {
       ;;
     cuda)
       tree=$FW_ROOT/dist/fusewire-cuda-$(package_version)-$(uname -m)
-      build_preset cuda
+      build_preset cuda fusewired fusewire device_programs
       package_tree "$tree" "$FW_ROOT/build/cuda"
       package_device_programs "$tree" "$FW_ROOT/build/cuda"
       ;;
@@ -45,15 +45,16 @@ package_tree() {
   cp "$FW_ROOT/README.md" "$tree/" 2>/dev/null || true
 }
 
-# What tests and measures on a GPU: programs in libexec/, scripts and what they read at the places that they have in the sources.
+# What tests and measures on a GPU: one program under many names in libexec/, scripts and what they read at the places that they
+# have in the sources.
 package_device_programs() {
-  local tree=$1 build=$2 program
+  local tree=$1 build=$2 name
   mkdir -p "$tree/tests/kernels" "$tree/bench/peers"
-  for program in "$build"/tests/kernels/cuda/cuda_test_* "$build"/tests/backend_test_cuda_* "$build"/bench/gpu/cuda_bench_*; do
-    [ -f "$program" ] && [ -x "$program" ] || continue
-    strip -o "$tree/libexec/$(basename "$program")" "$program"
-  done
-  bundle_libraries "$tree" "$tree"/libexec/*
+  strip -o "$tree/libexec/device_programs" "$build/tests/device/device_programs"
+  bundle_libraries "$tree" "$tree/libexec/device_programs"
+  while read -r name; do
+    ln -s device_programs "$tree/libexec/$name"
+  done < <(sed -n 's/^PROGRAM(\(.*\))$/\1/p' "$build/tests/device/programs.def")
   cp -r "$FW_ROOT/tests/harness" "$FW_ROOT/tests/e2e" "$FW_ROOT/tests/golden" "$tree/tests/"
   cp "$FW_ROOT"/tests/kernels/*.sh "$tree/tests/kernels/"
   cp "$FW_ROOT"/bench/gpu.* "$tree/bench/"

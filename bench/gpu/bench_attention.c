@@ -143,6 +143,12 @@ int main(void) {
   fused("attention", &minilm, DTYPE_F32, false, launch_fused, 32, 1);
   fused("attention simple", &minilm, DTYPE_F32, false, launch_simple, 32, 1);
   fused("attention", &base512, DTYPE_F32, false, launch_fused, 32, 1);
+  static const struct size shorts[] = {
+      {256, 12, 20, 32}, {128, 12, 32, 64}, {64, 12, 64, 64}, {256, 12, 64, 32}, {64, 12, 128, 32}};
+  for (int i = 0; i < 5; i++) {
+    fused("attention", &shorts[i], DTYPE_BF16, false, launch_fused, shorts[i].b, 1);
+    fused("attention mma", &shorts[i], DTYPE_BF16, false, launch_mma, shorts[i].b, 1);
+  }
   fused("attention", &few, DTYPE_BF16, false, launch_fused, 2, 1);
   fused("attention", &few, DTYPE_BF16, false, launch_fused, 256, 1);
   fused("attention", &few, DTYPE_BF16, false, launch_fused, 1024, 8);

@@ -1,6 +1,7 @@
 """PyTorch on the GPU, on the work of issue 4's table: one JSON line a figure, GPU microseconds by graph replay, N(0,1) data.
 
-usage: gpu.py [section ...]     sections: copy chain norm linear attention encoder
+usage: gpu.py [--quick] [--serve | section ...]     sections: host copy chain norm linear attention encoder
+--serve: section names are read from standard input, and {"done": NAME} ends each. --quick: nothing that is compiled.
 
 eager: one kernel an op, as PyTorch runs it. compiled: torch.compile. Both captured in a CUDA graph, so that neither Python
 nor launches are in a figure.
@@ -14,8 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-SECTIONS = ("copy", "chain", "norm", "linear", "attention", "encoder")
+SECTIONS = ("host", "copy", "chain", "norm", "linear", "attention", "encoder")
 BF16 = torch.bfloat16
+QUICK = "--quick" in sys.argv
+
+
+def compiled_us(function, call, calls=5):
+    """{"compiled_us": ...} of call(compiled function); nothing with --quick."""
+    if QUICK:
+        return {}
+    compiled = torch.compile(function, dynamic=False)
+    return {"compiled_us": replay_us(lambda: call(compiled), calls)}
 
 
 def replay_us(function, calls=5, samples=21):
@@ -51,6 +61,11 @@ def say(**row):
     print(json.dumps(row), flush=True)
 
 
+def host():
+    say(peer="host", torch=torch.__version__, cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version(),
+        device=torch.cuda.get_device_name())
+
+
 def copy():
     x = torch.empty(2**30, dtype=torch.uint8, device="cuda").random_()
     y = torch.empty_like(x)
@@ -67,15 +82,17 @@ def chain():
             v = v * 1.001 + 0.001
         return v
 
-    one, compiled = torch.compile(lambda v: v * 1.001 + 0.001), torch.compile(steps)
+    one = torch.compile(lambda v: v * 1.001 + 0.001) if not QUICK else None
 
     def separate():
         v = x
         for _ in range(16):
             v = one(v)
 
-    say(peer="chain", k=16, n=2**25, copy_us=replay_us(lambda: y.copy_(x)), compiled_us=replay_us(lambda: compiled(x)),
-        separate_us=replay_us(separate, calls=1))
+    found = compiled_us(steps, lambda compiled: compiled(x))
+    if not QUICK:
+        found["separate_us"] = replay_us(separate, calls=1)
+    say(peer="chain", k=16, n=2**25, copy_us=replay_us(lambda: y.copy_(x)), **found)
 
 
 def norm():
@@ -86,9 +103,9 @@ def norm():
         added = lambda x, r, w, b: F.layer_norm(x + r, (x.shape[1],), w, b)
         row = dict(peer="norm", rows=rows, cols=width, copy_us=replay_us(lambda: y.copy_(x)))
         for name, function in (("layer_norm", plain), ("add_layer_norm", added)):
-            compiled = torch.compile(function, dynamic=False)
             row[f"{name}_eager_us"] = replay_us(lambda: function(x, r, w, b))
-            row[f"{name}_compiled_us"] = replay_us(lambda: compiled(x, r, w, b))
+            for us in compiled_us(function, lambda compiled: compiled(x, r, w, b)).values():
+                row[f"{name}_compiled_us"] = us
         say(**row)
 
 
@@ -97,11 +114,10 @@ def linear():
         x, w, b = normal(m, k), normal(n, k, scale=1 / math.sqrt(k)), normal(n)
         wt = w.t()
         both = lambda x, w, b: F.gelu(F.linear(x, w, b))
-        compiled = torch.compile(both, dynamic=False)
         calls = 3 if m * k * n > 1e11 else 10
         say(peer="linear", m=m, k=k, n=n, product_us=replay_us(lambda: x @ wt, calls),
             lt_bias_tanh_us=replay_us(lambda: torch._addmm_activation(b, x, wt, use_gelu=True), calls),
-            eager_us=replay_us(lambda: both(x, w, b), calls), compiled_us=replay_us(lambda: compiled(x, w, b), calls))
+            eager_us=replay_us(lambda: both(x, w, b), calls))
 
 
 def attention():
@@ -141,10 +157,8 @@ def encoder():
     for b, s in ((32, 128), (32, 512), (1, 128)):
         x = normal(b, s, hidden)
         began = time.monotonic()
-        compiled = torch.compile(net, dynamic=False)
-        us = replay_us(lambda: compiled(x), calls=1)
-        seconds = round(time.monotonic() - began, 1)
-        say(peer="encoder", layers=layers, hidden=hidden, b=b, s=s, compiled_us=us, compile_s=seconds,
+        found = compiled_us(net, lambda compiled: compiled(x), calls=1)
+        say(peer="encoder", layers=layers, hidden=hidden, b=b, s=s, **found, compile_s=round(time.monotonic() - began, 1),
             eager_us=replay_us(lambda: net(x), calls=1))
 
 
@@ -152,10 +166,11 @@ def main():
     torch.manual_seed(0)
     torch.set_grad_enabled(False)
     torch._dynamo.config.cache_size_limit = 64
-    say(peer="host", torch=torch.__version__, cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version(),
-        device=torch.cuda.get_device_name())
-    for section in sys.argv[1:] or SECTIONS:
+    named = [word for word in sys.argv[1:] if not word.startswith("--")]
+    for section in map(str.strip, sys.stdin) if "--serve" in sys.argv else named or SECTIONS:
         globals()[section]()
+        if "--serve" in sys.argv:
+            say(done=section)
 
 
 if __name__ == "__main__":
