@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run_all.sh [cuda|cpu] [NAME...] : the whole end-to-end suite (or test_NAME.py alone) against an installed tree (./dev package),
-# for a host without the build: a line for each file, what was skipped and why; exit 1 if anything failed. Needs python3 with the packages of
-# scripts/requirements.txt (PYTHON names another interpreter).
+# run_all.sh [cuda|cpu] [NAME...] : the whole end-to-end suite (or test_NAME.py alone) against an installed tree (./dev
+# package), for a host without the build: a line for each file, what was skipped and why; exit 1 if anything failed. Needs
+# python3 with the packages of scripts/requirements.txt (PYTHON names another interpreter).
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export FUSEWIRE_TEST_DEVICE=${1:-cuda}
