@@ -8,13 +8,20 @@
 #include <stdlib.h>
 
 // ---- one run, launch by launch ----
-static int launch_batch(struct lane *lane, const struct bound_plan *bound,
-                        const struct batch_geometry *counts, uint8_t outputs) {
-  struct batch_geometry geometry = lane->geometry; // device addresses
+// The lane's arrays with these counts.
+static struct batch_geometry on_device(const struct lane *lane,
+                                       const struct batch_geometry *counts) {
+  struct batch_geometry geometry = lane->geometry;
   geometry.n_tokens = counts->n_tokens;
   geometry.n_seqs = counts->n_seqs;
   geometry.max_seqlen = counts->max_seqlen;
   geometry.sum_sq = counts->sum_sq;
+  return geometry;
+}
+
+static int launch_batch(struct lane *lane, const struct bound_plan *bound,
+                        const struct batch_geometry *counts, uint8_t outputs) {
+  struct batch_geometry geometry = on_device(lane, counts);
   return cuda_launch_all(bound->lanes[lane->index], bound->plan->n_steps, &geometry, outputs,
                          lane->stream);
 }
@@ -112,9 +119,7 @@ void cuda_lane_plan_close(struct device *device, struct bound_plan *bound, int l
 static int run_timed(struct lane *lane, const struct bound_plan *bound,
                      const struct batch_geometry *geometry, uint8_t outputs) {
   struct lane_plan *plan = bound->lanes[lane->index];
-  struct batch_geometry counts = lane->geometry;
-  counts.n_tokens = geometry->n_tokens, counts.n_seqs = geometry->n_seqs;
-  counts.max_seqlen = geometry->max_seqlen, counts.sum_sq = geometry->sum_sq;
+  struct batch_geometry counts = on_device(lane, geometry);
   int rc = 0;
   for (int32_t i = 0; rc == 0 && i < bound->plan->n_steps; i++) {
     struct launch *launch = &plan->launches[i];
