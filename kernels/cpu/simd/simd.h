@@ -83,6 +83,15 @@ INLINE vf vf_select(vi mask, vf yes, vf no) {
   return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
 }
 
+// The larger of two; `b` when either is NaN.
+INLINE vf vf_larger(vf a, vf b) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return vf_select(a > b, a, b);
+#endif
+}
+
 // The larger of two; when either is NaN the result is NaN (a or b).
 INLINE vf vf_max(vf a, vf b) {
 #if defined(__AVX512F__)
