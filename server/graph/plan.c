@@ -211,7 +211,9 @@ static enum status build(struct planner *planner) {
   if (status != STATUS_OK) return status;
   for (int32_t s = 0; s < planner->plan->n_steps; s++)
     step_traffic(&planner->plan->steps[s]);
-  return STATUS_OK;
+  status = plan_sum_traffic(planner->plan);
+  if (status == STATUS_OK) return STATUS_OK;
+  return error_set(planner->err, status, "out of memory while planning");
 }
 
 enum status plan_build(const struct graph *graph, enum fusion_mode mode,
@@ -239,5 +241,6 @@ void plan_free(struct plan *plan) {
   if (!plan) return;
   free(plan->steps);
   free(plan->decisions);
+  free(plan->sums);
   free(plan);
 }

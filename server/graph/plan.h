@@ -120,6 +120,12 @@ struct plan_limits {
   int32_t max_tokens, max_seqs, max_seqlen; // the largest batch; arena offsets are for it
 };
 
+// Rates of all steps that some outputs need, added up once.
+struct traffic_sum {
+  struct traffic traffic;
+  int32_t kernels; // steps
+};
+
 struct plan {
   enum fusion_mode mode;
   struct step *steps;
@@ -137,6 +143,7 @@ struct plan {
       output_is_input[LIMIT_MODEL_OUTPUTS]; // output i is input j unchanged (identity): j, else -1
   struct decision *decisions;
   int32_t n_decisions;
+  struct traffic_sum *sums; // [1 << n_outputs], by mask of outputs
 };
 
 MUST_USE enum status plan_build(const struct graph *graph, enum fusion_mode mode,

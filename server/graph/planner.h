@@ -93,6 +93,7 @@ MUST_USE enum status planner_steps(struct planner *planner);
 MUST_USE enum status planner_place(struct planner *planner);
 // traffic.c
 void step_traffic(struct step *step);
+MUST_USE enum status plan_sum_traffic(struct plan *plan); // after every step_traffic
 
 struct buffer *planner_buffer(struct planner *planner, const struct step *step,
                               const struct operand *operand);

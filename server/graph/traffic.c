@@ -2,6 +2,8 @@
 // and every formula.
 #include "graph/planner.h"
 
+#include <stdlib.h>
+
 #define FLOPS_ACTIVATION                                                                           \
   8 // a polynomial or an exp and a division; a convention, not a count of instructions
 
@@ -142,18 +144,37 @@ static double rate_at(const struct traffic_rate *rate, double fixed_share, int64
          rate->per_seq * (double)n_seqs + rate->per_score * (double)sum_sq;
 }
 
+static void rate_sum(struct traffic_rate *sum, const struct traffic_rate *rate) {
+  sum->fixed += rate->fixed, sum->per_token += rate->per_token;
+  sum->per_seq += rate->per_seq, sum->per_score += rate->per_score;
+}
+
+enum status plan_sum_traffic(struct plan *plan) {
+  size_t n_masks = (size_t)1 << plan->n_outputs;
+  plan->sums = calloc(n_masks, sizeof *plan->sums);
+  if (!plan->sums) return STATUS_RESOURCE_EXHAUSTED;
+  for (size_t mask = 0; mask < n_masks; mask++)
+    for (int32_t s = 0; s < plan->n_steps; s++) {
+      const struct step *step = &plan->steps[s];
+      struct traffic_sum *sum = &plan->sums[mask];
+      if (!(step->needed_by & mask)) continue;
+      rate_sum(&sum->traffic.read, &step->traffic.read);
+      rate_sum(&sum->traffic.write, &step->traffic.write);
+      rate_sum(&sum->traffic.flops, &step->traffic.flops);
+      sum->kernels++;
+    }
+  return STATUS_OK;
+}
+
 static struct traffic_total total_at(const struct plan *plan, uint8_t outputs, double fixed_share,
                                      int64_t n_tokens, int64_t n_seqs, int64_t sum_sq) {
-  struct traffic_total total = {0};
-  for (int32_t s = 0; s < plan->n_steps; s++) {
-    const struct traffic *traffic = &plan->steps[s].traffic;
-    if (!(plan->steps[s].needed_by & outputs)) continue;
-    total.read_bytes += rate_at(&traffic->read, fixed_share, n_tokens, n_seqs, sum_sq);
-    total.write_bytes += rate_at(&traffic->write, fixed_share, n_tokens, n_seqs, sum_sq);
-    total.flops += rate_at(&traffic->flops, fixed_share, n_tokens, n_seqs, sum_sq);
-    total.kernels++;
-  }
-  return total;
+  const struct traffic_sum *sum = &plan->sums[outputs & ((1u << plan->n_outputs) - 1)];
+  const struct traffic *traffic = &sum->traffic;
+  return (struct traffic_total){
+      .read_bytes = rate_at(&traffic->read, fixed_share, n_tokens, n_seqs, sum_sq),
+      .write_bytes = rate_at(&traffic->write, fixed_share, n_tokens, n_seqs, sum_sq),
+      .flops = rate_at(&traffic->flops, fixed_share, n_tokens, n_seqs, sum_sq),
+      .kernels = sum->kernels};
 }
 
 struct traffic_total plan_traffic(const struct plan *plan, uint8_t outputs, int64_t n_tokens,
