@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/desk.h"
+#include "backend/cpu/packs.h"
 #include "backend/cpu/pool.h"
 #include "backend/cpu/team.h"
 #include "kernels/cpu/attention.h"
@@ -18,6 +19,7 @@ struct device {
   const struct cpu_ops *ops;
   struct team *team;
   struct desk *desks;             // one for each thread
+  struct packs *packs;            // of every weight table that plans are bound to
   enum product_kind product_kind; // AUTO but in benches and tests
   bool timing;                    // measure every step
 };
@@ -63,7 +65,7 @@ struct bound_plan {
   struct segment *segments;
   int32_t n_segments;
   struct thread_space *threads; // [n_threads]
-  struct pool pool;             // packed weights
+  struct packs *packs;          // packed weights, shared with other plans of the model
   struct segment_state *states; // [n_segments]
 };
 

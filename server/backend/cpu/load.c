@@ -113,10 +113,6 @@ static enum status bind_row(struct bound_step *b, const struct plan *plan, struc
   return STATUS_OK;
 }
 
-static void *take_packed(void *arg, size_t bytes) {
-  return pool_take(arg, bytes);
-}
-
 static enum status bind_linear(struct bound_plan *bound, struct bound_step *b,
                                const struct weight_table *table, struct error *err) {
   struct device *device = bound->device;
@@ -129,14 +125,18 @@ static enum status bind_linear(struct bound_plan *bound, struct bound_step *b,
                               .kind = device->product_kind,
                               .features = &device->features,
                               .ops = device->ops,
-                              .take = take_packed,
-                              .take_arg = &bound->pool};
+                              .take = packs_take,
+                              .take_arg = bound->packs};
   spec.problem.w_dtype = step->in[1].dtype;
+  struct pack_form form = {.dtype = spec.problem.w_dtype};
+  form.packing = product_packing(&spec, &form.align);
+  spec.packed = packs_find(bound->packs, &step->in[1], &form);
   const char *why = "";
   b->product = product_create(&spec, read_weight_rows, &source, &why);
   if (!b->product)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "step %s (n %d, k %d): %s", step->label,
                      step->linear.n, step->linear.k, why);
+  if (!spec.packed) packs_add(bound->packs, &step->in[1], &form, product_packed(b->product));
   return STATUS_OK;
 }
 
@@ -235,7 +235,8 @@ enum status cpu_load(struct device *device, const struct plan *plan,
   bound->steps = calloc(n, sizeof *bound->steps);
   bound->segments = calloc(n, sizeof *bound->segments);
   bound->states = take_aligned(n * sizeof *bound->states);
-  if (!bound->steps || !bound->segments || !bound->states) {
+  bound->packs = packs_hold(&device->packs, weights);
+  if (!bound->steps || !bound->segments || !bound->states || !bound->packs) {
     status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a plan of %d steps",
                        plan->n_steps);
     goto out;
@@ -270,7 +271,7 @@ void cpu_unload(struct device *device, struct bound_plan *bound) {
     free(bound->threads[t].product);
     free(bound->threads[t].step_ns);
   }
-  pool_deinit(&bound->pool);
+  packs_drop(&device->packs, bound->packs);
   free(bound->threads);
   free(bound->states);
   free(bound->segments);
