@@ -14,7 +14,7 @@ for path in sys.argv[1:]:
     for case in tree.parse(path).getroot().iter("testcase"):
         name = f"{run}: {case.get('name')}"
         output = (case.findtext("system-out") or "")
-        reasons = [line.strip() for line in output.splitlines() if re.search(r"\bSKIP(PED)?\b|\bskipped '", line)]
+        reasons = [line.strip() for line in output.splitlines() if re.search(r"\bSKIP(PED)?\b|\bskipped( '|:)|: skipped$", line)]
         if case.find("failure") is not None or case.get("status") == "fail":
             counts["failed"] += 1
             failed.append(name)
