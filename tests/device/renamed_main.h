@@ -1,0 +1,4 @@
+// Comes before each program's source: its main has another name there (-Dmain=...), which nothing
+// declares. Some of them take no parameters; programs.c passes two all the same, which the calling
+// conventions of CUDA's platforms allow.
+#pragma GCC diagnostic ignored "-Wmissing-prototypes"
