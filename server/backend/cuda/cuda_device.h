@@ -28,7 +28,7 @@ struct device {
   struct host_pool *host;       // pinned memory for requests and replies, usable by every card
   struct ledger ledger;
   _Atomic bool lost; // a sticky error was seen: every entry point fails from here on
-  bool fast_rows; // products may split their sums by the number of rows
+  bool fast_rows;    // products may split their sums by the number of rows
   int n_lanes;
   struct weight_block *weights; // bind.c: what plans of one model share; control thread only
   bool timing;                  // measure every step: launches one by one with events between
