@@ -19,7 +19,7 @@
 #ifndef GEMM_GEMM_SMALL_CUH
 #define GEMM_GEMM_SMALL_CUH
 
-#include "kernels/gemm/gemm_sm90.cuh"
+#include "kernels/gemm/gemm_sm90_tile.cuh"
 
 template <class T_, int BN_, int STAGES_, int SPLIT_> struct small_config {
   using T = T_;
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(C::THREADS)
   extern __shared__ __align__(1024) uint8_t raw[];
   const int rank = C::SPLIT > 1 ? (int)cluster_rank() : 0, k_steps = (args.k + C::BK - 1) / C::BK;
   const int share = (k_steps + C::SPLIT - 1) / C::SPLIT, left = k_steps - rank * share,
-            warp = threadIdx.x / 32;
+            warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); // uniform, for the compiler too
   small_place<C> at;
   at.base = smem_address(raw);
   at.row0 = blockIdx.y * C::BM, at.col0 = (int)(blockIdx.x / C::SPLIT) * C::BN;

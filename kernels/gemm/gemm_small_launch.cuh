@@ -2,7 +2,8 @@
 #ifndef GEMM_GEMM_SMALL_LAUNCH_CUH
 #define GEMM_GEMM_SMALL_LAUNCH_CUH
 
-#include "kernels/gemm/gemm_sm90_launch.cuh"
+#include "kernels/common/tensor_map.h"
+#include "kernels/gemm/epilogue_fill.cuh"
 #include "kernels/gemm/gemm_small.cuh"
 
 template <class C> static int small_launch(const struct kernel_call *call, cudaStream_t stream) {
