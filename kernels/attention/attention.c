@@ -29,18 +29,22 @@ static bool flash_operands(const struct kernel_call *call) {
          aligned(&call->in[1]) && aligned(&call->in[2]) && aligned(call->out);
 }
 
+typedef int attention_fn(const struct attention_problem *, const struct view *, const struct view *,
+                         const struct batch_geometry *, struct CUstream_st *);
+
+static int launch(attention_fn *fn, const struct kernel_call *call, struct CUstream_st *stream) {
+  if (nothing(call->geometry)) return 0;
+  return fn(call->attention, call->in, call->out, call->geometry, stream);
+}
+
 static bool sm90_supports(const struct kernel_call *call) {
   return call->device->sm == 90 && flash_operands(call);
 }
 static int sm90_run(const struct kernel_choice *choice, const struct kernel_call *call,
                     void *workspace, struct CUstream_st *stream) {
   (void)choice, (void)workspace;
-  int (*run)(const struct attention_problem *, const struct view *, const struct view *,
-             const struct batch_geometry *, struct CUstream_st *) =
-      call->attention->dtype == DTYPE_BF16 ? flash_sm90_bf16 : flash_sm90_f16;
-  return nothing(call->geometry)
-             ? 0
-             : run(call->attention, call->in, call->out, call->geometry, stream);
+  bool bf16 = call->attention->dtype == DTYPE_BF16;
+  return launch(bf16 ? flash_sm90_bf16 : flash_sm90_f16, call, stream);
 }
 const struct kernel kernel_flash_sm90 = {
     .name = "flash_sm90", .op = KERNEL_ATTENTION, .supports = sm90_supports, .run = sm90_run};
@@ -51,12 +55,8 @@ static bool mma_supports(const struct kernel_call *call) {
 static int mma_run(const struct kernel_choice *choice, const struct kernel_call *call,
                    void *workspace, struct CUstream_st *stream) {
   (void)choice, (void)workspace;
-  int (*run)(const struct attention_problem *, const struct view *, const struct view *,
-             const struct batch_geometry *, struct CUstream_st *) =
-      call->attention->dtype == DTYPE_BF16 ? flash_mma_bf16 : flash_mma_f16;
-  return nothing(call->geometry)
-             ? 0
-             : run(call->attention, call->in, call->out, call->geometry, stream);
+  bool bf16 = call->attention->dtype == DTYPE_BF16;
+  return launch(bf16 ? flash_mma_bf16 : flash_mma_f16, call, stream);
 }
 const struct kernel kernel_flash_mma = {
     .name = "flash_mma", .op = KERNEL_ATTENTION, .supports = mma_supports, .run = mma_run};
@@ -69,9 +69,7 @@ static bool f32_supports(const struct kernel_call *call) {
 static int f32_run(const struct kernel_choice *choice, const struct kernel_call *call,
                    void *workspace, struct CUstream_st *stream) {
   (void)choice, (void)workspace;
-  return nothing(call->geometry)
-             ? 0
-             : flash_f32(call->attention, call->in, call->out, call->geometry, stream);
+  return launch(flash_f32, call, stream);
 }
 const struct kernel kernel_flash_f32 = {
     .name = "flash_f32", .op = KERNEL_ATTENTION, .supports = f32_supports, .run = f32_run};
@@ -84,9 +82,7 @@ static bool simple_supports(const struct kernel_call *call) {
 static int simple_run(const struct kernel_choice *choice, const struct kernel_call *call,
                       void *workspace, struct CUstream_st *stream) {
   (void)choice, (void)workspace;
-  return nothing(call->geometry)
-             ? 0
-             : attention_simple(call->attention, call->in, call->out, call->geometry, stream);
+  return launch(attention_simple, call, stream);
 }
 const struct kernel kernel_attention_simple = {.name = "attention_simple",
                                                .op = KERNEL_ATTENTION,

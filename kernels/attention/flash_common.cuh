@@ -18,8 +18,15 @@ struct flash_args {
   float scale_log2;             // scale * log2(e), > 0
 };
 
+// A sequence of up to so many tokens fills half a tile of a kernel that PAIRS heads: two heads
+// share it.
+#define FLASH_SHORT 64
+
 struct flash_tile {
   int head, q0, length, token0; // head < 0: there are no more
+  template <class C> __device__ __forceinline__ bool is_pair() const {
+    return C::PAIRS && length <= FLASH_SHORT;
+  }
   template <class C> __device__ __forceinline__ int blocks() const {
     const int last = C::CAUSAL && q0 + C::ROWS < length ? q0 + C::ROWS : length;
     return (last + C::KEYS - 1) / C::KEYS;
@@ -31,6 +38,7 @@ struct flash_tile {
 template <class C> struct flash_tiles {
   int heads;
   __device__ __forceinline__ int operator()(int length) const {
+    if (C::PAIRS && length <= FLASH_SHORT) return length > 0 ? (heads + 1) / 2 : 0;
     return heads * ((length + C::ROWS - 1) / C::ROWS);
   }
 };
@@ -44,6 +52,8 @@ template <class C> struct flash_order<C, false> {
   __device__ __forceinline__ flash_tile at(int t) {
     seq_tile found;
     if (!walk.find(t, &found)) return {-1, 0, 0, 0};
+    if (C::PAIRS && found.length <= FLASH_SHORT)
+      return {2 * found.index, 0, found.length, (int)found.start};
     const int across = (found.length + C::ROWS - 1) / C::ROWS;
     return {found.index / across, found.index % across * C::ROWS, found.length, (int)found.start};
   }
@@ -51,7 +61,7 @@ template <class C> struct flash_order<C, false> {
 template <class C> struct flash_order<C, true> {
   level_walk walk;
   __device__ __forceinline__ explicit flash_order(const flash_args &a)
-      : walk(a.cu_seqlens, a.n_seqs, a.heads, C::ROWS) {}
+      : walk(a.cu_seqlens, a.n_seqs, a.heads, C::ROWS, C::PAIRS ? FLASH_SHORT : 0) {}
   __device__ __forceinline__ flash_tile at(int t) {
     seq_tile found;
     int q0;
@@ -61,12 +71,11 @@ template <class C> struct flash_order<C, true> {
 };
 
 // Columns that row `row` must not see get -inf. `first` is the block's first key.
-template <class C>
-static __device__ __forceinline__ void flash_mask(float (&s)[C::KEYS / 2], int first, int row,
-                                                  int length) {
+template <class C, int N>
+static __device__ __forceinline__ void flash_mask(float (&s)[N], int first, int row, int length) {
   const int lane = threadIdx.x % 32, col0 = first + lane % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < C::KEYS / 2; i++) {
+  for (int i = 0; i < N; i++) {
     const int col = col0 + i / 4 * 8 + (i & 1), r = row + (i & 2 ? 8 : 0);
     if (col >= length || (C::CAUSAL && col > r)) s[i] = -INFINITY;
   }

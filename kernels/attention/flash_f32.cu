@@ -21,7 +21,7 @@ struct f32_args {
 
 template <int D_, int KEYS_, bool CAUSAL_> struct f32_config {
   static constexpr int D = D_, KEYS = KEYS_, ROWS = 64, NK = KEYS / 16;
-  static constexpr bool CAUSAL = CAUSAL_;
+  static constexpr bool CAUSAL = CAUSAL_, PAIRS = false;
   static constexpr int W = D % 64 == 0 ? 4 : 2, CHUNKS = D / (16 * W); // columns of a thread
   static constexpr int Q_AT = 0, K_AT = D * (ROWS + 4), V_AT = K_AT + D * (KEYS + 4),
                        P_AT = V_AT + KEYS * (D + 4), FLOATS = P_AT + KEYS * ROWS;

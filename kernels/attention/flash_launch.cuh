@@ -10,7 +10,7 @@ template <class C>
 static int flash_launch(const struct attention_problem *p, const struct view *in,
                         const struct view *out, const struct batch_geometry *g,
                         cudaStream_t stream) {
-  CUtensorMap q, k, v;
+  flash_maps maps;
   int device, sms, major;
   cudaError_t rc = cudaGetDevice(&device);
   if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
@@ -18,14 +18,14 @@ static int flash_launch(const struct attention_problem *p, const struct view *in
     rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (rc != cudaSuccess) return rc;
   if (major != 9 || (uintptr_t)out->data % 16 != 0 || out->stride % 8 != 0) return CUDA_UNSUPPORTED;
-  int status = tensor_map_heads(&q, p->dtype, in[0].data, g->n_tokens, p->heads, C::D, in[0].stride,
-                                C::ROWS, 64);
-  if (status == 0)
-    status = tensor_map_heads(&k, p->dtype, in[1].data, g->n_tokens, p->kv_heads, C::D,
-                              in[1].stride, C::KEYS, 64);
-  if (status == 0)
-    status = tensor_map_heads(&v, p->dtype, in[2].data, g->n_tokens, p->kv_heads, C::D,
-                              in[2].stride, C::KEYS, 64);
+  CUtensorMap *const to[] = {&maps.q,       &maps.k,       &maps.v,
+                             &maps.short_q, &maps.short_k, &maps.short_v};
+  const int rows[] = {C::ROWS, C::KEYS, C::KEYS, FLASH_SHORT, FLASH_SHORT, FLASH_SHORT};
+  int status = 0;
+  for (int i = 0; i < 6 && status == 0; i++)
+    status =
+        tensor_map_heads(to[i], p->dtype, in[i % 3].data, g->n_tokens,
+                         i % 3 == 0 ? p->heads : p->kv_heads, C::D, in[i % 3].stride, rows[i], 64);
   if (status != 0) return status;
   flash_args a = {};
   a.o = out->data, a.o_stride = out->stride, a.cu_seqlens = g->cu_seqlens;
@@ -37,7 +37,7 @@ static int flash_launch(const struct attention_problem *p, const struct view *in
                             C::SHARED_BYTES);
   if (rc != cudaSuccess) return rc;
   flash_sm90<C>
-      <<<(unsigned)(tiles < sms ? tiles : sms), C::THREADS, C::SHARED_BYTES, stream>>>(q, k, v, a);
+      <<<(unsigned)(tiles < sms ? tiles : sms), C::THREADS, C::SHARED_BYTES, stream>>>(maps, a);
   return cudaGetLastError();
 }
 
@@ -65,7 +65,7 @@ static int flash_run(const struct attention_problem *p, const struct view *in,
   case 128:
     return flash_run_causal<T, 128, 128, 2>(p, in, out, g, stream);
   case 256:
-    return flash_run_causal<T, 256, 64, 1>(p, in, out, g, stream);
+    return flash_run_causal<T, 256, 80, 1>(p, in, out, g, stream);
   default:
     return CUDA_UNSUPPORTED;
   }

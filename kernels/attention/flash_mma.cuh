@@ -24,7 +24,7 @@ template <class T_, int D_, int KEYS_, int M_, bool CAUSAL_> struct mma_config {
   using T = T_;
   static constexpr int D = D_, KEYS = KEYS_, M = M_, WARPS = 4, THREADS = 32 * WARPS,
                        ROWS = 16 * M * WARPS;
-  static constexpr bool CAUSAL = CAUSAL_;
+  static constexpr bool CAUSAL = CAUSAL_, PAIRS = false;
   static constexpr int ROW_BYTES = D * 2 + 16, KV_BYTES = KEYS * ROW_BYTES;
   static constexpr int SHARED_BYTES = ROWS * ROW_BYTES + 4 * KV_BYTES;
 };

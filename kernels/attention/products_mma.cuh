@@ -88,7 +88,7 @@ static __device__ __forceinline__ void scores_write(const float (&d)[8][4], floa
 }
 
 template <class T>
-__global__ void __launch_bounds__(SCORES_THREADS)
+__global__ void __launch_bounds__(SCORES_THREADS, 2)
     scores_mma_kernel(const __grid_constant__ products_args a) {
   extern __shared__ __align__(16) uint8_t shared[];
   seq_walk<scores_tiles> walk(a.cu_seqlens, a.n_seqs, {});

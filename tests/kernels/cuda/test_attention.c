@@ -8,6 +8,8 @@
 #include "kernels/attention/products.h"
 #include "kernels/ref/ref.h"
 
+static bool small_only;
+static long turn, parts = 1;
 enum path { FUSED, FUSED_MMA, FUSED_SIMPLE, UNFUSED, UNFUSED_SIMPLE };
 static const char *const path_name[] = {"fused", "fused mma", "fused simple", "unfused",
                                         "unfused simple"};
@@ -170,9 +172,18 @@ static void verify_head(const struct shape *s, const struct work *w, int seq, in
   free(m);
 }
 
+static bool left_out(const struct shape *s) {
+  int tokens = 0;
+  for (int i = 0; i < 8; i++)
+    tokens += s->lengths[i] > 0 ? s->lengths[i] : 0;
+  if (small_only && tokens > 700) return true;
+  return turn++ % (small_only ? 5 : parts) != 0;
+}
+
 static void run_case(const struct shape *s) {
   char what[200];
   struct work w;
+  if (left_out(s)) return;
   make(s, &w);
   snprintf(what, sizeof what,
            "attention %s %s h%d/%d d%d %s lengths %d %d %d spread %g poisoned %d%s shift %zu",
@@ -315,8 +326,10 @@ static void long_rows_of_scores(void) {
                            .path = UNFUSED});
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   need_gpu();
+  small_only = argc > 1 && strcmp(argv[1], "small") == 0;
+  if (argc > 2) turn = strtol(argv[1], NULL, 10), parts = strtol(argv[2], NULL, 10);
   printf("seed %#lx\n", (unsigned long)rng_state);
   static const enum path paths[] = {FUSED, FUSED_MMA, UNFUSED};
   for (int i = 0; i < 3; i++) {
