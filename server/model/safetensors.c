@@ -77,6 +77,8 @@ static enum status load_header(struct safetensors *file, const uint8_t *bytes, s
                                struct error *err) {
   uint64_t header_bytes = 0;
   if (n_bytes < 8) return wrong(file, err, "%zu bytes: too short for a safetensors file", n_bytes);
+  if (memcmp(bytes, "PK\3\4", 4) == 0)
+    return wrong(file, err, "a zip archive, as PyTorch saves; expected a safetensors file");
   for (int i = 7; i >= 0; i--)
     header_bytes = header_bytes << 8 | bytes[i];
   if (header_bytes > n_bytes - 8)

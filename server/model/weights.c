@@ -87,12 +87,20 @@ static const char *shape_text(const struct safetensors_entry *entry, char *out, 
   return out;
 }
 
+// "bert.layer.0.weight" for "layer.0.weight", and the other way round: prefixes come and go with
+// what a file was saved from.
+static bool is_tail(const char *text, const char *tail) {
+  size_t bytes = strlen(text), tail_bytes = strlen(tail);
+  return bytes > tail_bytes && text[bytes - tail_bytes - 1] == '.' &&
+         memcmp(text + bytes - tail_bytes, tail, tail_bytes) == 0;
+}
+
 static enum status not_there(const struct weights *weights, const char *name, struct error *err) {
   const char *best = NULL;
   int best_distance = CONF_FAR;
   for (int32_t i = 0; i < safetensors_count(weights->file) && i < LIMIT_WEIGHTS; i++) {
     const char *other = safetensors_at(weights->file, i)->name;
-    int distance = conf_distance(name, other);
+    int distance = is_tail(other, name) || is_tail(name, other) ? 0 : conf_distance(name, other);
     if (distance >= best_distance) continue;
     best_distance = distance;
     best = other;

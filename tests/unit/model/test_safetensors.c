@@ -80,6 +80,9 @@ static void lengths_are_checked(void **state) {
   struct error err;
   assert_int_equal(safetensors_parse("abcdefg", 7, "x", &file, &err), STATUS_INVALID_ARGUMENT);
   assert_string_equal(err.message, "7 bytes: too short for a safetensors file");
+  assert_int_equal(safetensors_parse("PK\3\4abcdefgh", 12, "x", &file, &err),
+                   STATUS_INVALID_ARGUMENT);
+  assert_string_equal(err.message, "a zip archive, as PyTorch saves; expected a safetensors file");
   const uint64_t claims[] = {3, 1000, UINT64_MAX, (uint64_t)1 << 63, UINT64_MAX - 7};
   for (size_t i = 0; i < sizeof claims / sizeof *claims; i++) {
     char message[160];

@@ -74,6 +74,11 @@ static void missing_and_misshapen_weights_are_named(void **state) {
   (void)state;
   refuses("layer.weigth", WEIGHT_MATRIX, 3, 2,
           "weight \"layer.weigth\" is not in the weights file; the nearest is \"layer.weight\"");
+  refuses("a.prefix.that.the.file.has.not.layer.weight", WEIGHT_MATRIX, 3, 2,
+          "weight \"a.prefix.that.the.file.has.not.layer.weight\" is not in the weights file; the "
+          "nearest is \"layer.weight\"");
+  refuses("weight", WEIGHT_MATRIX, 3, 2,
+          "weight \"weight\" is not in the weights file; the nearest is \"layer.weight\"");
   refuses("something.else", WEIGHT_MATRIX, 3, 2,
           "weight \"something.else\" is not in the weights file");
   refuses("layer.weight", WEIGHT_MATRIX, 2, 3,
