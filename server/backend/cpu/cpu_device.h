@@ -32,8 +32,7 @@ struct bound_step {
                               // product
   bool owned[STEP_MAX_IN];    // false: the model's weight table has it
   int64_t weight_rows[STEP_MAX_IN]; // gathers: rows of the table
-  const struct product
-      *next; // of the plan's next product, whose weights are fetched early; or NULL
+  const struct product *next;       // the plan's next one: its weights are fetched early
 };
 
 // Consecutive steps that run together: a chain of row-local steps over the same rows, or one
