@@ -5,7 +5,7 @@
 # FILE_SECONDS (300) is ended and failed.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-export FUSEWIRE_TEST_DEVICE=${1:-cuda}
+export FUSEWIRE_TEST_DEVICE=${1:-cuda} PYTHONUNBUFFERED=1
 [ $# -gt 1 ] && files=("${@:2}") && files=("${files[@]/#/$root/tests/e2e/test_}") && files=("${files[@]/%/.py}")
 [ $# -gt 1 ] || files=("$root"/tests/e2e/test_*.py)
 log=$(mktemp) failed=0
