@@ -10,7 +10,7 @@ import time
 import unittest
 
 import grpc
-from harness import h2_frames as h2
+from harness import device, h2_frames as h2
 from harness import protobuf_bytes as pb, safetensors_file, tiny_bert
 from harness.daemon import Daemon, daemon_path, sanitized
 from harness.run import ROOT
@@ -53,9 +53,27 @@ class Client:
         self.channel.close()
 
 
+GPU_LAYERS = 100  # of the slow model: on a GPU one layer takes two or three milliseconds
+
+
 class LifeTest(unittest.TestCase):
+    def model_file(self, name):
+        path = f"{MODELS}/{name}.yaml"
+        if name != "slow" or not device.on_gpu():
+            return path
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        with open(path) as file:
+            text = file.read()
+        for old, new in {"times: 4": f"times: {GPU_LAYERS}", "from: y.3": f"from: y.{GPU_LAYERS - 1}"}.items():
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        with open(f"{folder.name}/slow.yaml", "w") as file:
+            file.write(text)
+        return file.name
+
     def start(self, names=("block",), settings=None):
-        daemon = Daemon([f"{MODELS}/{name}.yaml" for name in names], settings).start()
+        daemon = Daemon([self.model_file(name) for name in names], settings).start()
         self.addCleanup(daemon.kill)
         return daemon
 
