@@ -1,7 +1,7 @@
 """PyTorch on the GPU, on the work of issue 4's table: one JSON line a figure, GPU microseconds by graph replay, N(0,1) data.
 
 usage: gpu.py [--quick] [--serve | section ...]     sections: host copy chain norm linear attention encoder
---serve: section names are read from standard input, and {"done": NAME} ends each. --quick: nothing that is compiled.
+--serve: sections are read from standard input, and {"done": ...} ends each; `encoder 32x128` is one of its shapes. --quick: nothing that is compiled.
 
 eager: one kernel an op, as PyTorch runs it. compiled: torch.compile. Both captured in a CUDA graph, so that neither Python
 nor launches are in a figure.
@@ -151,10 +151,12 @@ class Layer(torch.nn.Module):
         return self.norm2(x + self.down(F.gelu(self.up(x))))
 
 
-def encoder():
+def encoder(only=""):
     hidden, heads, inner, layers = 768, 12, 3072, 12
     net = torch.nn.Sequential(*[Layer(hidden, heads, inner) for _ in range(layers)]).to("cuda", BF16).eval()
     for b, s in ((32, 128), (32, 512), (1, 128)):
+        if only not in ("", f"{b}x{s}"):
+            continue
         x = normal(b, s, hidden)
         began = time.monotonic()
         found = compiled_us(net, lambda compiled: compiled(x), calls=1)
@@ -168,7 +170,8 @@ def main():
     torch._dynamo.config.cache_size_limit = 64
     named = [word for word in sys.argv[1:] if not word.startswith("--")]
     for section in map(str.strip, sys.stdin) if "--serve" in sys.argv else named or SECTIONS:
-        globals()[section]()
+        name, *words = section.split()
+        globals()[name](*words)
         if "--serve" in sys.argv:
             say(done=section)
 

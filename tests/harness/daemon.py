@@ -155,7 +155,9 @@ class Daemon:
 
 
 def check(arguments, environment=None):
-    """`fusewired --check ...`: (exit code, output)."""
+    """`fusewired --check ...`: (exit code, output). Without a GPU: what is wrong with a file does not depend on it, and half a
+    second for each of many files would be its start."""
+    environment = {**(os.environ if environment is None else environment), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([daemon_path(), "--check"] + list(arguments), capture_output=True, text=True,
                           timeout=READY_SECONDS, errors="replace", env=environment)
     return done.returncode, done.stdout + done.stderr
