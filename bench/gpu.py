@@ -48,7 +48,8 @@ def run(command, keep, seconds=60):
         if done.returncode:
             failures.append(f"{name}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
     except subprocess.TimeoutExpired as error:
-        output = (error.stdout or b"").decode(errors="replace")
+        output = error.stdout or ""
+        output = output.decode(errors="replace") if isinstance(output, bytes) else output
         failures.append(f"{name}: ended after {seconds} s")
     except OSError as error:
         failures.append(f"{name}: {error}")

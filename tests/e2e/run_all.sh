@@ -12,8 +12,8 @@ log=$(mktemp) failed=0
 trap 'rm -f "$log"' EXIT
 for file in "${files[@]}"; do
   began=$SECONDS code=0
-  timeout "${FILE_SECONDS:-300}" "${PYTHON:-python3}" "$root/tests/harness/run.py" "$file" --daemon "$root/bin/fusewired" --client "$root/bin/fusewire" \
-    >"$log" 2>&1 || code=$?
+  timeout "${FILE_SECONDS:-300}" "${PYTHON:-python3}" "$root/tests/harness/run.py" "$file" \
+    --daemon "$root/bin/fusewired" --client "$root/bin/fusewire" >"$log" 2>&1 || code=$?
   case $code in 0) word=passed ;; 77) word=skipped ;; *) word=FAILED failed=1 ;; esac
   printf '%-8s %-20s %3d s  %s\n' "$word" "$(basename "$file" .py)" $((SECONDS - began)) "$(grep -E '^Ran [0-9]+' "$log")"
   grep -E '^SKIP|least cosine|start to ready|most requests' "$log" | sed 's/^/    /'
