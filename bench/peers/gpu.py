@@ -1,7 +1,8 @@
 """PyTorch on the GPU, on the work of issue 4's table: one JSON line a figure, GPU microseconds by graph replay, N(0,1) data.
 
 usage: gpu.py [--quick] [--serve | section ...]     sections: host copy chain norm linear attention encoder
---serve: sections are read from standard input, and {"done": ...} ends each; `encoder 32x128` is one of its shapes. --quick: nothing that is compiled.
+--serve: sections are read from standard input, and {"done": ...} ends each; `encoder 32x128` is one of its shapes.
+--quick: nothing that is compiled.
 
 eager: one kernel an op, as PyTorch runs it. compiled: torch.compile. Both captured in a CUDA graph, so that neither Python
 nor launches are in a figure.
