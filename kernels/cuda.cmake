@@ -22,27 +22,20 @@ list(FILTER cuda_sm90 INCLUDE REGEX "sm90|/flash_(bf16|f16)[.]|/gemm_small_")
 set(cuda_portable ${cuda_cu})
 list(REMOVE_ITEM cuda_portable ${cuda_sm90})
 
-# Kernels that may spill a few bytes on a card that they were not tuned for.
-set(cuda_may_spill ${cuda_portable})
-list(FILTER cuda_may_spill INCLUDE REGEX "/flash_f32[.]cu$")
-list(REMOVE_ITEM cuda_portable ${cuda_may_spill})
-
-# fw_cuda_objects(NAME ARCHITECTURES OPTIONS SOURCES...) : -Werror all-warnings covers wgmma serialisation and ignored
+# fw_cuda_objects(NAME ARCHITECTURES SOURCES...) : -Werror all-warnings covers wgmma serialisation and ignored
 # setmaxnreg; spills are a warning of ptxas's own.
-set(no_spills -Xptxas=--warn-on-spills -Xptxas=-Werror)
-function(fw_cuda_objects name architectures options)
+function(fw_cuda_objects name architectures)
   add_library(${name} OBJECT ${ARGN})
   set_target_properties(${name} PROPERTIES CUDA_STANDARD 17 CUDA_ARCHITECTURES "${architectures}")
   target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
-  target_compile_options(${name} PRIVATE -Werror=all-warnings ${options} -lineinfo
-    --compress-mode=size -Xcompiler=-fvisibility=hidden) # a fifth of the size; unpacked once, at load
+  target_compile_options(${name} PRIVATE -Werror=all-warnings -Xptxas=--warn-on-spills -Xptxas=-Werror
+    -lineinfo --compress-mode=size -Xcompiler=-fvisibility=hidden) # a fifth of the size; unpacked once, at load
 endfunction()
-fw_cuda_objects(fw_cuda_sm90 "90a-real" "${no_spills}" ${cuda_sm90})
-fw_cuda_objects(fw_cuda_portable "80-real;90" "${no_spills}" ${cuda_portable})
-fw_cuda_objects(fw_cuda_may_spill "80-real;90" "" ${cuda_may_spill})
+fw_cuda_objects(fw_cuda_sm90 "90a-real" ${cuda_sm90})
+fw_cuda_objects(fw_cuda_portable "80-real;90" ${cuda_portable})
 
 file(GLOB cuda_c CONFIGURE_DEPENDS codegen/jit*.c elementwise/*.c gemm/*.c attention/*.c norm/*.c common/*.c)
 add_library(fw_kernels_cuda STATIC ${cuda_c} "${CMAKE_CURRENT_BINARY_DIR}/row_prelude.c"
-  $<TARGET_OBJECTS:fw_cuda_sm90> $<TARGET_OBJECTS:fw_cuda_portable> $<TARGET_OBJECTS:fw_cuda_may_spill>)
+  $<TARGET_OBJECTS:fw_cuda_sm90> $<TARGET_OBJECTS:fw_cuda_portable>)
 target_include_directories(fw_kernels_cuda SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
 target_link_libraries(fw_kernels_cuda PUBLIC fw_kernels_common CUDA::cudart_static PkgConfig::OPENSSL ${CMAKE_DL_LIBS})
