@@ -9,6 +9,7 @@
 #ifndef SIM_FAKE_H
 #define SIM_FAKE_H
 
+#include "graph/planner.h"
 #include "sched/needs.h"
 #include "sched/request.h"
 
@@ -135,7 +136,9 @@ static int fake_poll(struct lane *lane, struct lane_times *times) {
   if (fake_fails(lane->device)) lane->device->lost = true;
   if (lane->device->lost) return -1;
   if (lane->device->caps.async && lane->device->now_ns < lane->done_ns) return 0;
-  *times = (struct lane_times){100, lane->ran_ns > 0 ? lane->ran_ns : lane->device->run_ns, 200};
+  *times = (struct lane_times){.copy_in_ns = 100,
+                               .compute_ns = lane->ran_ns > 0 ? lane->ran_ns : lane->device->run_ns,
+                               .copy_out_ns = 200};
   return 1;
 }
 
@@ -197,6 +200,7 @@ static inline struct plan *fake_plan(enum fusion_mode mode, int32_t max_tokens, 
     steps[s].traffic.read = (struct traffic_rate){1000 * k, 8 * k, 16 * k, 0};
     steps[s].traffic.write = (struct traffic_rate){0, 8 * k, 0, 0};
   }
+  if (plan_sum_traffic(plan) != STATUS_OK) abort();
   return plan;
 }
 
@@ -235,6 +239,7 @@ static inline struct model *fake_model(const char *name, int32_t max_tokens, int
 static inline void fake_model_free(struct model *model) {
   for (int mode = 0; mode < FUSION_MODES; mode++) {
     free(model->plans[mode]->steps);
+    free(model->plans[mode]->sums);
     free(model->plans[mode]);
     free(model->metrics[mode]);
   }

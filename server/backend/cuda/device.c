@@ -123,20 +123,45 @@ static enum status open_ledger(struct device *device, int64_t headroom_bytes, st
   return STATUS_OK;
 }
 
-// Portable: pinned for every card, so that one pool serves them all.
+// ---- pinned host memory ----
+// One pool for all cards: it is portable, pinned for every one of them.
+static struct {
+  pthread_mutex_t mutex;
+  struct host_pool *pool;
+  int n_users;
+  int index; // the card that asks for it: the first one opened
+} pinned = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
 static void *pinned_take(void *arg, size_t bytes) {
-  struct device *device = arg;
   void *memory = NULL;
-  if (cuda_enter(device, NULL) != STATUS_OK) return NULL;
-  int rc = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
-  return cuda_check(device, rc, "pinned host memory", NULL) == STATUS_OK ? memory : NULL;
+  if (make_current(*(const int *)arg) != 0) return NULL;
+  return cudaHostAlloc(&memory, bytes, cudaHostAllocPortable) == 0 ? memory : NULL;
 }
 
 static void pinned_give(void *arg, void *memory, size_t bytes) {
-  struct device *device = arg;
   (void)bytes;
-  if (cuda_enter(device, NULL) == STATUS_OK)
-    (void)cudaFreeHost(memory); // an error is an earlier one's, or the device's end
+  if (make_current(*(const int *)arg) == 0)
+    (void)cudaFreeHost(memory); // fails where the card was lost; the process ends
+}
+
+static struct host_pool *pinned_open(int index) {
+  struct host_pool_options options = {HOST_CHUNK_BYTES, pinned_take, pinned_give, &pinned.index};
+  pthread_mutex_lock(&pinned.mutex);
+  if (pinned.n_users == 0) pinned.index = index;
+  if (pinned.n_users > 0 || host_pool_open(&options, &pinned.pool) == STATUS_OK) pinned.n_users++;
+  struct host_pool *pool = pinned.n_users > 0 ? pinned.pool : NULL;
+  pthread_mutex_unlock(&pinned.mutex);
+  return pool;
+}
+
+static void pinned_close(struct host_pool *pool) {
+  if (!pool) return;
+  pthread_mutex_lock(&pinned.mutex);
+  if (--pinned.n_users == 0) {
+    host_pool_close(pool);
+    pinned.pool = NULL;
+  }
+  pthread_mutex_unlock(&pinned.mutex);
 }
 
 // Products go without cuBLASLt where it is not installed.
@@ -158,7 +183,6 @@ static enum status open_parts(struct device *device, const struct backend_option
                               struct error *err) {
   char text[JIT_MESSAGE_BYTES];
   struct jit_options jit = {.cache_dir = options->cache_dir};
-  struct host_pool_options host = {HOST_CHUNK_BYTES, pinned_take, pinned_give, device};
   enum status status = cuda_enter(device, err);
   if (status == STATUS_OK) status = describe(device, err);
   if (status != STATUS_OK) return status;
@@ -167,7 +191,8 @@ static enum status open_parts(struct device *device, const struct backend_option
   if (jit_open(&jit, &device->jit, text) != 0)
     return error_set(err, STATUS_UNAVAILABLE, "device cuda:%d: no compiler for its kernels: %s",
                      device->index, text);
-  if (host_pool_open(&host, &device->host) != STATUS_OK)
+  device->host = pinned_open(device->index);
+  if (!device->host)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                      "device cuda:%d: no pinned host memory (%zu MiB wanted; see ulimit -l)",
                      device->index, HOST_CHUNK_BYTES >> 20);
@@ -194,7 +219,7 @@ enum status cuda_open(const struct backend_options *options, struct device **out
 
 void cuda_close(struct device *device) {
   if (!device) return;
-  host_pool_close(device->host);
+  pinned_close(device->host);
   if (device->jit) jit_close(device->jit);
   if (device->lt) lt_close(device->lt);
   free(device);

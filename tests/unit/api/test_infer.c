@@ -622,6 +622,38 @@ static void a_lost_device_is_unavailable_and_not_ready(void **state) {
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+// Two devices: the lost one gets nothing more, the other goes on while the process drains.
+static void requests_go_to_the_device_that_is_left(void **state) {
+  (void)state;
+  static struct device other;
+  struct executor *executor, *both[2];
+  other = (struct device){.now_ns = NS_PER_S, .max_rows = FAKE_MAX_ROWS, .caps = fake_device.caps};
+  struct executor_options options = {.backend = &fake_backend,
+                                     .device = &other,
+                                     .device_index = 1,
+                                     .n_loops = 1,
+                                     .lanes = 1,
+                                     .loop_wakes = {&loop_wake},
+                                     .queue_requests = 4,
+                                     .max_tokens = 64,
+                                     .max_seqs = 64};
+  assert_int_equal(executor_open(&options, &executor, NULL), STATUS_OK);
+  both[0] = api.executors[0], both[1] = executor;
+  api_serve(&api, both, 2, "fake");
+  assert_true(api_ready(&api));
+  fake_device.lost = true;
+  assert_int_equal(infer(&good), STATUS_UNAVAILABLE);
+  assert_false(api_ready(&api));
+  assert_int_equal(infer(&good), STATUS_OK);
+  assert_int_equal(other.n_runs, 1);
+  other.lost = true;
+  assert_int_equal(infer(&good), STATUS_UNAVAILABLE);
+  assert_int_equal(infer(&good), STATUS_UNAVAILABLE);
+  assert_int_equal(other.n_runs, 2); // the second was not even tried
+  executor_close(executor);
+  api.n_executors = 1;
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(all_outputs_come_in_signature_order),
@@ -648,6 +680,7 @@ int main(void) {
       TEST(loading_is_unavailable),
       TEST(draining_is_not_ready_but_serves),
       TEST(a_lost_device_is_unavailable_and_not_ready),
+      TEST(requests_go_to_the_device_that_is_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
