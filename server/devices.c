@@ -42,8 +42,12 @@ static const char *cache_dir(const char *setting, char *out, size_t out_bytes) {
 }
 
 // ---- opening ----
-static bool same_plans(const struct device_caps *a, const struct device_caps *b) {
-  return memcmp(&a->plan, &b->plan, sizeof a->plan) == 0;
+static bool same_plans(const struct device_caps *one, const struct device_caps *other) {
+  const struct plan_caps *a = &one->plan, *b = &other->plan;
+  return a->row_chains == b->row_chains && a->tile_rows == b->tile_rows &&
+         a->tile_bytes == b->tile_bytes && a->epilogue_kinds == b->epilogue_kinds &&
+         a->epilogue_max == b->epilogue_max &&
+         memcmp(a->dtype_ok, b->dtype_ok, sizeof a->dtype_ok) == 0;
 }
 
 static enum status open_one(const struct server_conf *conf, struct devices *devices, int index,
