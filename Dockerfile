@@ -40,8 +40,8 @@ RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-ins
     && rm -rf /var/lib/apt/lists/*
 COPY . /source
 ARG CUDA_LATE="libnvrtc.so.13 libnvrtc-builtins.so.13.0 libcublasLt.so.13"
-RUN cd /source && cmake --preset cuda -DFUSEWIRE_TESTS=OFF && cmake --build build/cuda --target fusewired fusewire \
-    && sh scripts/rootfs.sh build/cuda /rootfs $CUDA_LATE
+RUN cd /source && cmake --preset cuda-package -DFUSEWIRE_TESTS=OFF && cmake --build build/cuda-package --target fusewired fusewire \
+    && sh scripts/rootfs.sh build/cuda-package /rootfs $CUDA_LATE
 
 FROM ${RUN_BASE} AS cuda
 COPY --from=build-cuda /rootfs/ /

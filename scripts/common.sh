@@ -183,7 +183,7 @@ build_preset() {
   need_packages "${PACKAGES_BUILD[@]}"
   local options=("-DFUSEWIRE_PYTHON=$FW_PYTHON")
   have ccache && options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
-  if [ "$preset" = cuda ]; then
+  if [[ $preset = cuda* ]]; then
     find_nvcc || die "no nvcc: PATH, CUDA_HOME and /usr/local/cuda were looked at (./dev test cuda fetches one)"
     options+=("-DCMAKE_CUDA_COMPILER=$CUDA_HOME/bin/nvcc")
     have ccache && options+=(-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)

@@ -19,9 +19,9 @@ cmd_package() {
       ;;
     cuda)
       tree=$FW_ROOT/dist/fusewire-cuda-$(package_version)-$(uname -m)
-      build_preset cuda fusewired fusewire device_programs
-      package_tree "$tree" "$FW_ROOT/build/cuda"
-      package_device_programs "$tree" "$FW_ROOT/build/cuda"
+      build_preset cuda-package fusewired fusewire device_programs
+      package_tree "$tree" "$FW_ROOT/build/cuda-package"
+      package_device_programs "$tree" "$FW_ROOT/build/cuda-package"
       ;;
     *) die "which one? ./dev package [cuda]" ;;
   esac
