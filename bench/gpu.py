@@ -216,6 +216,14 @@ def request_row(found):
         found.get("beyond_device_us"), 60)
 
 
+def save(keep, path):
+    """After every section, so that a run that is cut short leaves what it measured."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "w") as file:
+        for value in keep:
+            file.write(json.dumps(value) + "\n")
+
+
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--quick", action="store_true", help="leave out what torch.compile would compile")
@@ -228,20 +236,20 @@ def main():
     print(f"{peers.host.get('device', 'GPU')}, {datetime.date.today()}, torch {peers.host.get('torch', 'not run')}\n"
           "floor: bytes at a copy's rate, cuBLASLt's product, or arithmetic at 742 TFLOP/s; figure: what `reach` bounds")
     line("work", "ours us", "floor us", "share", "peer us", "peer", "figure", "reach", "met")
+    linear_rows(program("bench_gemm", "3"), peers.section("linear"))
+    save(keep, given.out)
+    encoder_rows(program, peers)
+    save(keep, given.out)
+    request_row(request_over_loopback(keep))
     rows = program("bench_row")
     chain_rows(rows, peers.section("chain"))
     norm_rows(rows, peers.section("norm"))
+    save(keep, given.out)
     attention_rows(program("bench_attention"), peers.section("attention"))
-    request_row(request_over_loopback(keep))
-    linear_rows(program("bench_gemm", "3"), peers.section("linear"))
-    encoder_rows(program, peers)
+    save(keep, given.out)
     peers.close()
     for failure in failures:
         print("FAILED", failure)
-    os.makedirs(os.path.dirname(os.path.abspath(given.out)), exist_ok=True)
-    with open(given.out, "w") as file:
-        for value in keep:
-            file.write(json.dumps(value) + "\n")
     return 1 if failures else 0
 
 
