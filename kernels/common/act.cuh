@@ -38,7 +38,7 @@ static __device__ __forceinline__ float fw_max(float a, float b) {
 // two, and no cancellation on either side. Fitted to math.erfc in double, weighted for the relative
 // error of Phi that an output can show:
 //   DEGREE 6, bf16: 1.5e-4 up to a = 3, growing to 5e-3 at 10, where Phi is 8e-24;
-//   DEGREE 7, fp16: 2e-6 up to a = 3, growing to 4e-4 at 5.8, where a Phi is below fp16's least
+//   DEGREE 7, fp16: 3e-6 up to a = 3, growing to 4e-4 at 5.8, where a Phi is below fp16's least
 //   number.
 // Beyond that a stays where it is: the result is a constant too small to see.
 template <int DEGREE> static __device__ __forceinline__ float fw_gelu_erf_fast(float x) {
