@@ -27,7 +27,8 @@ enum status copies_open(struct lane *lane, struct error *err) {
       cuda_memory_take(lane->device, LEDGER_ARENAS, 4, "a lane's stamps", &arrived, err);
   if (status != STATUS_OK) return status;
   lane->arrived = arrived;
-  int rc = cudaMemset(arrived, 0, 4);
+  // on the lane's own stream, which does not wait for the one that plain calls use
+  int rc = cudaMemsetAsync(arrived, 0, 4, lane->stream);
   if (rc == 0) rc = cudaHostAlloc(&stamps, 4 * sizeof *lane->stamps, cudaHostAllocPortable);
   lane->stamps = stamps;
   return cuda_check(lane->device, rc, "pinned memory for a lane", err);

@@ -50,9 +50,11 @@ enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes
   if (status == STATUS_OK) status = copies_open(lane, err);
   // What an arena holds before its first batch is looked at by rows past a batch; no NaN of a
   // former life may be there to be traced by a tool or a person.
-  if (status == STATUS_OK)
-    status = cuda_check(device, cudaMemset(lane->arena, 0, (size_t)lane->arena_bytes),
-                        "clearing an arena", err);
+  if (status == STATUS_OK) {
+    int rc = cudaMemsetAsync(lane->arena, 0, (size_t)lane->arena_bytes, lane->stream);
+    if (rc == 0) rc = cudaStreamSynchronize(lane->stream);
+    status = cuda_check(device, rc, "clearing an arena", err);
+  }
   if (status == STATUS_OK)
     *out = lane;
   else
