@@ -5,7 +5,9 @@
 
 #define BLOCK_FLOATS 3072 // of one register: a handful of registers fit a 32 KiB first-level cache
 #define BLOCK_ROWS_MAX 64
-#define WIDE_COLS 4096 // pointwise programs wider than this are cut into columns too
+// Pointwise programs wider than this are cut into columns too: what each row shares (a bias) is
+// then read from the first-level cache by several rows.
+#define WIDE_COLS 1024
 
 static bool is_reduction(uint8_t op) {
   return op == RI_SUM || op == RI_MEAN || op == RI_MAX_ROW;
@@ -77,7 +79,7 @@ static void choose_block(struct row_kernel *k) {
   bool whole = false;
   for (int i = 0; i < p->n_insts; i++)
     whole |= needs_whole_row(p->insts[i].op);
-  k->block_cols = !whole && p->cols > WIDE_COLS ? WIDE_COLS / 2 : p->cols;
+  k->block_cols = !whole && p->cols > WIDE_COLS ? WIDE_COLS : p->cols;
   int32_t rows = BLOCK_FLOATS / k->block_cols;
   k->block_rows = rows < 1 ? 1 : rows > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : rows;
 }
