@@ -54,6 +54,9 @@ def main():
                                   text=True, check=True).stdout
             results["steps"][f"{name}, {mode}"] = text.splitlines()
             print(f"\n{name}, {mode}\n{text}")
+    text = subprocess.run([f"{ROOT}/build/release/bench/cpu/bench_chain"], capture_output=True, text=True, check=True).stdout
+    results["chains on 1 GiB"] = text.splitlines()
+    print(f"\n{text}")
     with open(given.out, "w") as file:
         json.dump(results, file, indent=1)
         file.write("\n")

@@ -126,13 +126,13 @@ def ratios(medians, ours, bf16):
             "p50_vs_best": mine["p50_ms"] / min(row["p50_ms"] for row in peers.values())}
 
 
-def run_model(model, sequences, threads, rounds, peers):
+def run_model(model, sequences, threads, rounds, peers, fp32_only):
     ids_file = os.path.join(WORK, f"{os.path.basename(model)}.ids.jsonl")
     with open(ids_file, "w") as file:
         file.writelines(json.dumps(sequence) + "\n" for sequence in sequences)
     names = {"minilm": "minilm", "bert-base": "bert-base"}[os.path.basename(model)]
     models = [f"{ROOT}/config/models/{names}.yaml"]
-    bf16 = processor.has_bf16() and names == "minilm"
+    bf16 = processor.has_bf16() and names == "minilm" and not fp32_only
     if bf16:
         models.append(f"{ROOT}/config/models/minilm-bf16.yaml")
     settings = {"device": {"threads": threads}}
@@ -158,6 +158,7 @@ def main():
     arguments.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     arguments.add_argument("--peers", default="torch,onnxruntime,onnxruntime_optimised,openvino,openvino_bf16")
     arguments.add_argument("--models", default="minilm,bert-base")
+    arguments.add_argument("--fp32-only", action="store_true", help="leave bf16 out")
     arguments.add_argument("--out", default=os.path.join(ROOT, "bench", "results", "cpu.json"))
     given = arguments.parse_args()
     os.makedirs(WORK, exist_ok=True)
@@ -176,7 +177,7 @@ def main():
     work = {"minilm": (MINILM, sentences), "bert-base": ("bert-base", made_up)}
     for name in given.models.split(","):
         print(f"==> {name}", file=sys.stderr)
-        result["models"][name] = run_model(*work[name], given.threads, given.rounds, peers)
+        result["models"][name] = run_model(*work[name], given.threads, given.rounds, peers, given.fp32_only)
         print(f"\n{name}: {result['models'][name]['sentences']} sequences, {result['models'][name]['tokens']} tokens\n")
         print(table(result["models"][name]["medians"]))
         print(json.dumps(result["models"][name]["ratios"], indent=1))
