@@ -1,4 +1,5 @@
 // Binding a plan: weights converted and packed, kernels prepared, scratch memory for every thread.
+#include "backend/convert.h"
 #include "backend/cpu/cpu_device.h"
 #include "base/log.h"
 
@@ -6,26 +7,6 @@
 #include <string.h>
 
 // ---- weights ----
-#define CONVERT_CHUNK 4096 // elements
-
-// Elements [first, first + n) of a stored weight as `dtype`. A file's data may lie at any address:
-// it goes through an aligned buffer before it is looked at as numbers.
-static void convert_weight(const struct cpu_ops *ops, const struct weight *w, int64_t first,
-                           int64_t n, enum dtype dtype, void *out) {
-  size_t from = dtype_bytes(w->stored_dtype), to = dtype_bytes(dtype);
-  const char *src = (const char *)w->data + (size_t)first * from;
-  if (w->stored_dtype == dtype) {
-    memcpy(out, src, (size_t)n * to);
-    return;
-  }
-  _Alignas(64) char buffer[CONVERT_CHUNK * sizeof(float)];
-  for (int64_t i = 0; i < n; i += CONVERT_CHUNK) {
-    int64_t m = n - i < CONVERT_CHUNK ? n - i : CONVERT_CHUNK;
-    memcpy(buffer, src + (size_t)i * from, (size_t)m * from);
-    ops->convert((char *)out + (size_t)i * to, dtype, buffer, w->stored_dtype, m);
-  }
-}
-
 struct weight_source {
   const struct cpu_ops *ops;
   const struct weight_table *table;

@@ -1,6 +1,6 @@
 #include "backend/cuda/weights.h"
+#include "backend/convert.h"
 #include "base/log.h"
-#include "kernels/cpu/features.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 // ---- on the way to the card ----
 enum status upload_open(struct device *device, struct upload *out, struct error *err) {
-  *out = (struct upload){.device = device};
+  *out = (struct upload){.device = device, .ops = convert_ops()};
   int rc = cudaStreamCreateWithFlags(&out->stream, cudaStreamNonBlocking);
   for (int i = 0; rc == 0 && i < UPLOAD_CHUNKS; i++) {
     rc = cudaMallocHost((void **)&out->chunk[i], UPLOAD_CHUNK_BYTES);
@@ -35,36 +35,9 @@ void upload_close(struct upload *upload) {
   *upload = (struct upload){0};
 }
 
-// The best conversion of this processor, which the CPU back end uses too.
-static const struct cpu_ops *host_ops(void) {
-  struct cpu_features features;
-  cpu_detect(&features);
-  const struct cpu_ops *ops = cpu_ops_for(features.isa);
-  return ops ? ops : cpu_ops_for(CPU_PORTABLE);
-}
-
-#define CONVERT_ELEMENTS 4096
-// Elements of a stored weight as `dtype`. A file's data may lie at any address, so it goes through
-// an aligned buffer before it is looked at as numbers.
-static void convert(const struct cpu_ops *ops, void *to, enum dtype dtype, const char *from,
-                    enum dtype stored, int64_t n) {
-  _Alignas(64) char aligned[CONVERT_ELEMENTS * sizeof(float)];
-  size_t from_bytes = dtype_bytes(stored), to_bytes = dtype_bytes(dtype);
-  if (stored == dtype) {
-    memcpy(to, from, (size_t)n * to_bytes);
-    return;
-  }
-  for (int64_t i = 0; i < n; i += CONVERT_ELEMENTS) {
-    int64_t m = n - i < CONVERT_ELEMENTS ? n - i : CONVERT_ELEMENTS;
-    memcpy(aligned, from + (size_t)i * from_bytes, (size_t)m * from_bytes);
-    ops->convert((char *)to + (size_t)i * to_bytes, dtype, aligned, stored, m);
-  }
-}
-
 static int upload_weight(struct upload *upload, const struct weight *w, enum dtype dtype,
                          char *to) {
-  const struct cpu_ops *ops = host_ops();
-  size_t from_bytes = dtype_bytes(w->stored_dtype), to_bytes = dtype_bytes(dtype);
+  size_t to_bytes = dtype_bytes(dtype);
   int64_t n = (int64_t)w->rows * w->cols, chunk = UPLOAD_CHUNK_BYTES / (int64_t)to_bytes;
   for (int64_t i = 0; i < n; i += chunk) {
     int64_t m = n - i < chunk ? n - i : chunk;
@@ -72,8 +45,7 @@ static int upload_weight(struct upload *upload, const struct weight *w, enum dty
     upload->next = (at + 1) % UPLOAD_CHUNKS;
     int rc = cudaEventSynchronize(upload->copied[at]); // done at once when it never was recorded
     if (rc != 0) return rc;
-    convert(ops, upload->chunk[at], dtype, (const char *)w->data + (size_t)i * from_bytes,
-            w->stored_dtype, m);
+    convert_weight(upload->ops, w, i, m, dtype, upload->chunk[at]);
     rc = cudaMemcpyAsync(to + (size_t)i * to_bytes, upload->chunk[at], (size_t)m * to_bytes,
                          cudaMemcpyHostToDevice, upload->stream);
     if (rc == 0) rc = cudaEventRecord(upload->copied[at], upload->stream);

@@ -24,6 +24,7 @@ struct weight_block {
 #define UPLOAD_CHUNKS 2
 struct upload {
   struct device *device;
+  const struct cpu_ops *ops; // that convert
   cudaStream_t stream;
   char *chunk[UPLOAD_CHUNKS];
   cudaEvent_t copied[UPLOAD_CHUNKS];
