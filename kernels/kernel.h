@@ -70,6 +70,13 @@ int kernel_choose(const struct kernel_call *call, size_t workspace_bytes,
 // be captured.
 int kernel_run(const struct kernel_choice *choice, const struct kernel_call *call, void *workspace,
                struct CUstream_st *stream);
+// Both at once, on the current device and without cuBLASLt (call->device is not looked at).
+int kernel_run_now(const struct kernel_call *call, struct CUstream_st *stream);
+
+// Rows of 16-bit elements that can be read 16 bytes at a time.
+static inline bool view_aligned(const struct view *v) {
+  return (uintptr_t)v->data % 16 == 0 && v->stride > 0 && v->stride % 8 == 0;
+}
 
 #ifdef __cplusplus
 }

@@ -12,10 +12,6 @@ static bool heads_valid(const struct attention_problem *p) {
   return p->heads >= 1 && p->kv_heads >= 1 && p->heads % p->kv_heads == 0 && p->head_dim >= 1;
 }
 
-static bool aligned(const struct view *v) {
-  return (uintptr_t)v->data % 16 == 0 && v->stride > 0 && v->stride % 8 == 0;
-}
-
 // 16-bit rows of whole 16-byte pieces, one of the head sizes that there are kernels for. A scale
 // that is not positive would turn the maximum of the scores into their minimum.
 static bool flash_operands(const struct kernel_call *call) {
@@ -25,8 +21,8 @@ static bool flash_operands(const struct kernel_call *call) {
   for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
     known |= p->head_dim == dims[i];
   return known && heads_valid(p) && p->scale > 0 &&
-         (p->dtype == DTYPE_BF16 || p->dtype == DTYPE_F16) && aligned(&call->in[0]) &&
-         aligned(&call->in[1]) && aligned(&call->in[2]) && aligned(call->out);
+         (p->dtype == DTYPE_BF16 || p->dtype == DTYPE_F16) && view_aligned(&call->in[0]) &&
+         view_aligned(&call->in[1]) && view_aligned(&call->in[2]) && view_aligned(call->out);
 }
 
 typedef int attention_fn(const struct attention_problem *, const struct view *, const struct view *,
@@ -92,17 +88,9 @@ const struct kernel kernel_attention_simple = {.name = "attention_simple",
 
 int attention_run(const struct attention_problem *p, const struct view *in, const struct view *out,
                   const struct batch_geometry *g, struct CUstream_st *stream) {
-  struct kernel_device device;
-  struct kernel_choice choice;
-  int rc = kernel_device_query(&device);
-  struct kernel_call call = {.device = &device,
-                             .op = KERNEL_ATTENTION,
-                             .in = in,
-                             .out = out,
-                             .attention = p,
-                             .geometry = g};
-  if (rc == 0) rc = kernel_choose(&call, 0, &choice);
-  return rc == 0 ? kernel_run(&choice, &call, NULL, stream) : rc;
+  struct kernel_call call = {
+      .op = KERNEL_ATTENTION, .in = in, .out = out, .attention = p, .geometry = g};
+  return kernel_run_now(&call, stream);
 }
 
 int attention_scores(const struct attention_problem *p, const struct view *q, const struct view *k,

@@ -17,7 +17,7 @@ template <class KERNEL> static int allow_shared(KERNEL kernel, int bytes) {
 template <class T>
 static int scores_mma(const struct attention_problem *p, const struct view *q, const struct view *k,
                       float *scores, const struct batch_geometry *g, cudaStream_t stream) {
-  products_args a = {};
+  products_args a = products_args_of(p, g);
   const int64_t tiles = scores_tile_bound(g, SCORES_TILE);
   const int width = (p->head_dim + 15) / 16 * 16;
   int bytes = 2 * SCORES_TILE * (width * 2 + 16);
@@ -26,8 +26,7 @@ static int scores_mma(const struct attention_problem *p, const struct view *q, c
     return CUDA_UNSUPPORTED;
   if (bytes < SCORES_THREADS / 32 * SCORES_PATCH) bytes = SCORES_THREADS / 32 * SCORES_PATCH;
   a.in[0] = q->data, a.stride[0] = q->stride, a.in[1] = k->data, a.stride[1] = k->stride;
-  a.scores = scores, a.cu_seqlens = g->cu_seqlens, a.scores_offset = g->scores_offset;
-  a.n_seqs = g->n_seqs, a.heads = p->heads, a.group = p->heads / p->kv_heads, a.dim = p->head_dim;
+  a.scores = scores;
   int rc = allow_shared(scores_mma_kernel<T>, bytes);
   if (rc != 0) return rc;
   scores_mma_kernel<T>
@@ -49,15 +48,13 @@ template <class T>
 static int context_mma(const struct attention_problem *p, const float *scores, const struct view *v,
                        const struct view *out, const struct batch_geometry *g,
                        cudaStream_t stream) {
-  products_args a = {};
+  products_args a = products_args_of(p, g);
   const int64_t tiles = row_tile_bound(g, CONTEXT_ROWS);
   if (p->head_dim % 8 != 0 || !rows_aligned(v) || (uintptr_t)out->data % 4 != 0 ||
       out->stride % 2 != 0 || tiles > INT32_MAX || p->heads > 65535)
     return CUDA_UNSUPPORTED;
   a.in[0] = v->data, a.stride[0] = v->stride, a.out = out->data, a.out_stride = out->stride;
-  a.scores = (float *)(uintptr_t)scores, a.cu_seqlens = g->cu_seqlens;
-  a.scores_offset = g->scores_offset, a.n_seqs = g->n_seqs, a.heads = p->heads;
-  a.group = p->heads / p->kv_heads, a.dim = p->head_dim;
+  a.scores = (float *)(uintptr_t)scores;
   if (p->head_dim <= 32) return context_launch<T, 32>(&a, tiles, stream);
   if (p->head_dim <= 64) return context_launch<T, 64>(&a, tiles, stream);
   if (p->head_dim <= 96) return context_launch<T, 96>(&a, tiles, stream);

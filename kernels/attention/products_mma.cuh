@@ -13,22 +13,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/flash_common.cuh"
-
-struct products_args {
-  const void *in[2]; // scores: q, k; context: v
-  int64_t stride[2];
-  float *scores;
-  void *out; // context
-  int64_t out_stride;
-  const int32_t *cu_seqlens;
-  const int64_t *scores_offset;
-  int32_t n_seqs, heads, group, dim;
-};
-
-static __device__ __forceinline__ float *head_scores(const products_args &a, const seq_tile &tile,
-                                                     int head) {
-  return a.scores + a.heads * a.scores_offset[tile.seq] + (int64_t)head * tile.length * tile.length;
-}
+#include "kernels/attention/products_args.cuh"
 
 // ---- scores ------------------------------------------------------------------------------------
 

@@ -6,24 +6,13 @@
 // Bound by the fp32 rate.
 #include "kernels/attention/attention.h"
 #include "kernels/attention/products.h"
-#include "kernels/attention/seq_walk.cuh"
+#include "kernels/attention/products_args.cuh"
 #include "kernels/gemm/epilogue.cuh"
 
 #define ROWS 64
 #define SLAB 16
 #define THREADS 128
 #define PAD 4
-
-struct simple_args {
-  const void *in[2]; // scores: q, k; context: v
-  int64_t stride[2];
-  float *scores;
-  void *out; // context
-  int64_t out_stride;
-  const int32_t *cu_seqlens;
-  const int64_t *scores_offset;
-  int32_t n_seqs, heads, group, dim;
-};
 
 template <class T> static __device__ __forceinline__ float read(const void *p, int64_t i) {
   if constexpr (sizeof(T) == 4)
@@ -105,14 +94,9 @@ struct simple_context_tiles {
   }
 };
 
-static __device__ __forceinline__ float *head_scores(const simple_args &a, const seq_tile &tile,
-                                                     int head) {
-  return a.scores + a.heads * a.scores_offset[tile.seq] + (int64_t)head * tile.length * tile.length;
-}
-
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-    scores_simple_kernel(const __grid_constant__ simple_args a) {
+    scores_simple_kernel(const __grid_constant__ products_args a) {
   constexpr int N = ROWS * SLAB / THREADS;
   __shared__ slabs<ROWS> s;
   seq_walk<simple_score_tiles> walk(a.cu_seqlens, a.n_seqs, {});
@@ -144,7 +128,7 @@ __global__ void __launch_bounds__(THREADS)
 
 template <class T, int COLS>
 __global__ void __launch_bounds__(THREADS)
-    context_simple_kernel(const __grid_constant__ simple_args a) {
+    context_simple_kernel(const __grid_constant__ products_args a) {
   constexpr int NA = ROWS * SLAB / THREADS, NB = COLS * SLAB / THREADS;
   __shared__ slabs<COLS> s;
   seq_walk<simple_context_tiles> walk(a.cu_seqlens, a.n_seqs, {});
@@ -176,17 +160,15 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 static bool args_make(const struct attention_problem *p, const struct batch_geometry *g,
-                      int64_t tiles, simple_args *a) {
+                      int64_t tiles, products_args *a) {
   if (p->head_dim < 1 || p->heads > 65535 || tiles > INT32_MAX) return false;
-  *a = {};
-  a->cu_seqlens = g->cu_seqlens, a->scores_offset = g->scores_offset, a->n_seqs = g->n_seqs;
-  a->heads = p->heads, a->group = p->heads / p->kv_heads, a->dim = p->head_dim;
+  *a = products_args_of(p, g);
   return true;
 }
 
 int scores_simple(const struct attention_problem *p, const struct view *q, const struct view *k,
                   float *scores, const struct batch_geometry *g, struct CUstream_st *stream) {
-  simple_args a;
+  products_args a;
   const int64_t tiles = scores_tile_bound(g, ROWS);
   if (!args_make(p, g, tiles, &a)) return CUDA_UNSUPPORTED;
   a.in[0] = q->data, a.stride[0] = q->stride, a.in[1] = k->data, a.stride[1] = k->stride;
@@ -204,7 +186,7 @@ int scores_simple(const struct attention_problem *p, const struct view *q, const
 }
 
 template <class T>
-static int context_launch(const simple_args *a, int64_t tiles, cudaStream_t stream) {
+static int context_launch(const products_args *a, int64_t tiles, cudaStream_t stream) {
   const int cols = a->dim <= 32 ? 32 : 64;
   const dim3 grid((unsigned)tiles, (unsigned)a->heads, (unsigned)((a->dim + cols - 1) / cols));
   if (cols == 32)
@@ -217,7 +199,7 @@ static int context_launch(const simple_args *a, int64_t tiles, cudaStream_t stre
 int context_simple(const struct attention_problem *p, const float *scores, const struct view *v,
                    const struct view *out, const struct batch_geometry *g,
                    struct CUstream_st *stream) {
-  simple_args a;
+  products_args a;
   const int64_t tiles = row_tile_bound(g, ROWS);
   if (!args_make(p, g, tiles, &a) || p->head_dim > 65535) return CUDA_UNSUPPORTED;
   a.in[0] = v->data, a.stride[0] = v->stride, a.out = out->data, a.out_stride = out->stride;

@@ -55,3 +55,13 @@ int kernel_run(const struct kernel_choice *choice, const struct kernel_call *cal
                struct CUstream_st *stream) {
   return choice->kernel->run(choice, call, workspace, stream);
 }
+
+int kernel_run_now(const struct kernel_call *call, struct CUstream_st *stream) {
+  struct kernel_device device;
+  struct kernel_choice choice;
+  struct kernel_call here = *call;
+  here.device = &device;
+  int rc = kernel_device_query(&device);
+  if (rc == 0) rc = kernel_choose(&here, 0, &choice);
+  return rc == 0 ? kernel_run(&choice, &here, NULL, stream) : rc;
+}

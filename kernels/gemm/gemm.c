@@ -30,15 +30,11 @@ int gemm_pick_small_n(int64_t m, int32_t n, int sms) {
 }
 
 int gemm_pick_split(int64_t m, int32_t n, int32_t k, int bn, int sms) {
-  int64_t blocks = (m + 63) / 64 * (((int64_t)n + bn - 1) / bn);
+  int64_t blocks = small_blocks(m, n, bn);
   int split = 1;
   while (split < 8 && blocks * split * 2 <= sms && k / 64 / (split * 2) >= 3)
     split *= 2;
   return split;
-}
-
-static bool aligned(const struct view *v) { // rows that the copy engine reads
-  return (uintptr_t)v->data % 16 == 0 && v->stride > 0 && v->stride % 8 == 0;
 }
 
 static bool is_float(enum dtype dtype) {
@@ -51,7 +47,8 @@ static bool tensor_core_operands(const struct kernel_call *call) {
   const struct linear_problem *p = call->linear;
   if (p->x_dtype != p->w_dtype || (p->x_dtype != DTYPE_BF16 && p->x_dtype != DTYPE_F16))
     return false;
-  if (!is_float(p->y_dtype) || !aligned(&call->in[0]) || !aligned(&call->in[1])) return false;
+  if (!is_float(p->y_dtype) || !view_aligned(&call->in[0]) || !view_aligned(&call->in[1]))
+    return false;
   for (int i = 0; i < p->n_epilogue; i++) {
     const struct epilogue_op *op = &p->epilogue[i];
     if (op->kind == EPI_ACT || op->kind == EPI_SCALE) continue;
@@ -72,12 +69,17 @@ static bool small_suits(const struct kernel_call *call) {
   return gemm_pick_small(call->m, call->linear->n, call->device->multiprocessors);
 }
 
+static int run_small(const struct kernel_call *call, int bn, int split,
+                     struct CUstream_st *stream) {
+  int rc = gemm_small_bf16(call, bn, split, stream);
+  return rc == CUDA_UNSUPPORTED ? gemm_small_f16(call, bn, split, stream) : rc;
+}
+
 static int small_run(const struct kernel_choice *choice, const struct kernel_call *call,
                      void *workspace, struct CUstream_st *stream) {
   (void)choice, (void)workspace;
   int bn = gemm_pick_small_n(call->m, call->linear->n, call->device->multiprocessors);
-  int rc = gemm_small_bf16(call, bn, 1, stream);
-  return rc == CUDA_UNSUPPORTED ? gemm_small_f16(call, bn, 1, stream) : rc;
+  return run_small(call, bn, 1, stream);
 }
 const struct kernel kernel_gemm_small = {.name = "gemm_small",
                                          .op = KERNEL_LINEAR,
@@ -147,7 +149,7 @@ const struct kernel kernel_gemm_simple = {.name = "gemm_simple",
 static bool lt_supports(const struct kernel_call *call) {
   const struct linear_problem *p = call->linear;
   return call->device->lt && p->y_dtype == p->x_dtype && p->n % 8 == 0 && p->k % 8 == 0 &&
-         aligned(call->out) && hopper(call);
+         view_aligned(call->out) && hopper(call);
 }
 
 static int prepare_lt(const struct kernel_call *call, size_t workspace_bytes,
@@ -173,13 +175,8 @@ const struct kernel kernel_lt = {.name = "cublaslt",
 
 int linear_run(const struct linear_problem *p, const struct view *in, const struct view *y,
                int64_t m, struct CUstream_st *stream) {
-  struct kernel_device device;
-  struct kernel_choice choice;
-  int rc = kernel_device_query(&device);
-  struct kernel_call call = {
-      .device = &device, .op = KERNEL_LINEAR, .in = in, .out = y, .m = m, .linear = p};
-  if (rc == 0) rc = kernel_choose(&call, 0, &choice);
-  return rc == 0 ? kernel_run(&choice, &call, NULL, stream) : rc;
+  struct kernel_call call = {.op = KERNEL_LINEAR, .in = in, .out = y, .m = m, .linear = p};
+  return kernel_run_now(&call, stream);
 }
 
 int linear_run_fastest(const struct linear_problem *p, const struct view *in, const struct view *y,
@@ -192,6 +189,5 @@ int linear_run_fastest(const struct linear_problem *p, const struct view *in, co
   if (m == 0 || !hopper(&call) || !small_suits(&call)) return linear_run(p, in, y, m, stream);
   int bn = gemm_pick_small_n(m, p->n, device.multiprocessors),
       split = gemm_pick_split(m, p->n, p->k, bn, device.multiprocessors);
-  rc = gemm_small_bf16(&call, bn, split, stream);
-  return rc == CUDA_UNSUPPORTED ? gemm_small_f16(&call, bn, split, stream) : rc;
+  return run_small(&call, bn, split, stream);
 }
