@@ -16,6 +16,7 @@
 #define LIMIT_MODELS 64
 #define LIMIT_LOOPS 16
 #define LIMIT_DEVICES 16
+#define LIMIT_LANES 8              // batches in flight on one device
 #define LIMIT_DIM (1 << 24)        // any static dimension of a model
 #define LIMIT_BATCH_REQUESTS 1024  // most requests in one batch
 #define LIMIT_CONF_BYTES (1 << 20) // a YAML file; 48 layers written out in full are about 60 KB

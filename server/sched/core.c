@@ -6,13 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CORE_MAX_LANES 8
-
 struct core {
   struct core_options options;
   struct work_device on;
   struct queues queues;
-  struct work works[CORE_MAX_LANES];
+  struct work works[LIMIT_LANES];
   int n_works;
   int32_t small_tokens; // the device's
   bool hurry;
@@ -38,7 +36,7 @@ enum status core_open(const struct core_options *options, struct core **out, str
   const struct device_caps *caps = options->backend->caps(options->device);
   core->small_tokens = caps->small_tokens;
   core->on = (struct work_device){options->backend, options->device, options->device_index};
-  int lanes = !caps->async ? 1 : options->lanes < CORE_MAX_LANES ? options->lanes : CORE_MAX_LANES;
+  int lanes = !caps->async ? 1 : options->lanes < LIMIT_LANES ? options->lanes : LIMIT_LANES;
   struct lane_sizes sizes = {options->arena_bytes, options->max_tokens, options->max_seqs};
   enum status status = STATUS_OK;
   for (int i = 0; i < lanes && status == STATUS_OK; i++) {

@@ -101,7 +101,7 @@ void cuda_unload(struct device *device, struct bound_plan *bound) {
   if (!bound) return;
   enum status current = cuda_enter(device, NULL); // a lost device frees nothing more; the host does
   (void)current;
-  for (int i = 0; i < LANES_MAX; i++)
+  for (int i = 0; i < LIMIT_LANES; i++)
     if (bound->lanes[i]) cuda_lane_plan_close(device, bound, i);
   if (bound->steps) choices_free(bound);
   programs_unload(bound);

@@ -24,16 +24,8 @@ static void ask(const struct bound_plan *bound, const struct bound_step *b, stru
                                         .n_seqs = limits->max_seqs,
                                         .max_seqlen = limits->max_seqlen,
                                         .sum_sq = (int64_t)limits->max_tokens * limits->max_seqlen};
-  q->call = (struct kernel_call){.device = &bound->device->kernels,
-                                 .op = KERNEL_LINEAR,
-                                 .in = q->in,
-                                 .out = &q->out,
-                                 .linear = &b->step->linear};
-  if (b->step->kind != STEP_ATTENTION) return;
-  q->call.op = KERNEL_ATTENTION;
-  q->call.linear = NULL;
-  q->call.attention = &b->step->attention;
-  q->call.geometry = &q->geometry;
+  q->call = launch_call(bound->device, b->step, q->in, &q->out);
+  q->call.geometry = &q->geometry; // for attention
 }
 
 // ---- steps alike ----

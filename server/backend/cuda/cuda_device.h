@@ -38,7 +38,7 @@ struct device {
 // never change, so that captured graphs may hold them.
 struct lane {
   struct device *device;
-  int index; // 0 .. LANES_MAX - 1: which of a bound plan's graph sets is this lane's
+  int index; // 0 .. LIMIT_LANES - 1: which of a bound plan's graph sets is this lane's
   cudaStream_t stream;
   char *arena; // device memory
   int64_t arena_bytes;
@@ -60,7 +60,6 @@ struct lane {
   bool replayed;
   int error; // the first cudaError_t of this batch's copies, which cannot return one
 };
-#define LANES_MAX 8
 #define CUDA_WORKSPACE_BYTES ((int64_t)1 << 20) // of a lane; kernels are chosen that need no more
 
 // A step prepared for one lane: what to call, and arguments whose addresses are that lane's. Only
@@ -114,7 +113,7 @@ struct bound_plan {
   struct weight_block **blocks; // [n_blocks] counted references into device.weights
   int32_t n_blocks;
   struct bucket_set buckets;
-  struct lane_plan *lanes[LANES_MAX]; // by lane.index; NULL before cuda_prepare
+  struct lane_plan *lanes[LIMIT_LANES]; // by lane.index; NULL before cuda_prepare
 };
 
 // 0 or a status with a message; cudaErrors that do not go away mark the device lost (UNAVAILABLE).

@@ -82,8 +82,8 @@ int cuda_probe(void) {
 }
 
 const char *cuda_absent(void) {
-  int rc = atomic_load(&probe.error);
   if (cuda_probe() > 0) return "";
+  int rc = atomic_load(&probe.error);
   if (rc < 0) return "the NVIDIA driver does not answer";
   if (rc == cudaErrorInsufficientDriver) return "no NVIDIA driver, or one too old for CUDA 13";
   return cudaGetErrorString((cudaError_t)rc);

@@ -83,7 +83,7 @@ static enum status make_events(struct lane_plan *plan, struct device *device, in
 
 enum status cuda_prepare(struct lane *lane, struct bound_plan *bound, struct error *err) {
   struct device *device = lane->device;
-  FW_ASSERT(lane->index >= 0 && lane->index < LANES_MAX);
+  FW_ASSERT(lane->index >= 0 && lane->index < LIMIT_LANES);
   enum status status = cuda_enter(device, err);
   if (status != STATUS_OK) return status;
   if (bound->lanes[lane->index]) cuda_lane_plan_close(device, bound, lane->index);

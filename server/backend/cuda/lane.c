@@ -27,7 +27,7 @@ static enum status stream_open(struct lane *lane, struct error *err) {
 
 enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes, struct lane **out,
                            struct error *err) {
-  FW_ASSERT(device->n_lanes < LANES_MAX && sizes->max_tokens > 0 && sizes->max_seqs > 0);
+  FW_ASSERT(device->n_lanes < LIMIT_LANES && sizes->max_tokens > 0 && sizes->max_seqs > 0);
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a lane");
   *lane = (struct lane){.device = device,

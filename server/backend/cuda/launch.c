@@ -112,6 +112,17 @@ void launch_views(const struct lane *lane, const struct bound_step *b, struct vi
   *out = operand_view(lane, &b->step->out[0], NULL);
 }
 
+struct kernel_call launch_call(const struct device *device, const struct step *step,
+                               const struct view *in, const struct view *out) {
+  bool attention = step->kind == STEP_ATTENTION;
+  return (struct kernel_call){.device = &device->kernels,
+                              .op = attention ? KERNEL_ATTENTION : KERNEL_LINEAR,
+                              .in = in,
+                              .out = out,
+                              .linear = step->kind == STEP_LINEAR ? &step->linear : NULL,
+                              .attention = attention ? &step->attention : NULL};
+}
+
 static void prepare_views(const struct lane *lane, const struct bound_plan *bound,
                           const struct bound_step *b, struct launch *launch) {
   static int (*const run[])(struct launch *, const struct batch_geometry *, cudaStream_t) = {
@@ -122,15 +133,10 @@ static void prepare_views(const struct lane *lane, const struct bound_plan *boun
       [STEP_SCORES_SOFTMAX] = run_scores_softmax,
       [STEP_CONTEXT] = run_context,
   };
-  bool attention = b->step->kind == STEP_ATTENTION, linear = b->step->kind == STEP_LINEAR;
-  launch->run = linear && bound->device->fast_rows ? run_linear_fast : run[b->step->kind];
+  bool fast = b->step->kind == STEP_LINEAR && bound->device->fast_rows;
+  launch->run = fast ? run_linear_fast : run[b->step->kind];
   launch_views(lane, b, launch->views.in, &launch->views.out);
-  launch->views.call = (struct kernel_call){.device = &bound->device->kernels,
-                                            .op = attention ? KERNEL_ATTENTION : KERNEL_LINEAR,
-                                            .in = launch->views.in,
-                                            .out = &launch->views.out,
-                                            .linear = linear ? &b->step->linear : NULL,
-                                            .attention = attention ? &b->step->attention : NULL};
+  launch->views.call = launch_call(bound->device, b->step, launch->views.in, &launch->views.out);
   launch->views.choices = b->choices;
   launch->views.buckets = &bound->buckets;
   launch->views.workspace = lane->workspace;

@@ -7,5 +7,8 @@
 // The step's operands as views of this lane's memory: in [n_in], out (the first one).
 void launch_views(const struct lane *lane, const struct bound_step *b, struct view *in,
                   struct view *out);
+// A product or attention step on those views; rows and geometry are the caller's to fill in.
+struct kernel_call launch_call(const struct device *device, const struct step *step,
+                               const struct view *in, const struct view *out);
 
 #endif

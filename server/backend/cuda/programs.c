@@ -48,7 +48,7 @@ static char *source_of(struct job *job) {
   size_t prelude = strlen(row_prelude), body = row_source_all(&job->ir, job->tiles, NULL, 0);
   char *text = malloc(prelude + body + 1);
   if (!text) return NULL;
-  memcpy(text, row_prelude, prelude);
+  memcpy(text, row_prelude, prelude + 1); // the body begins over its NUL
   row_source_all(&job->ir, job->tiles, text + prelude, body + 1);
   return text;
 }
