@@ -21,6 +21,18 @@ struct encoder_shape {
   bool reference; // keep what encoder_reference needs
 };
 
+// A small one: 100 words, 256 positions, whatever else is asked for.
+static inline struct encoder_shape encoder_small(int32_t hidden, int32_t heads, int32_t inter,
+                                                 int32_t layers, enum dtype compute) {
+  return (struct encoder_shape){.vocab = 100,
+                                .positions = 256,
+                                .hidden = hidden,
+                                .heads = heads,
+                                .inter = inter,
+                                .layers = layers,
+                                .compute = compute};
+}
+
 struct encoder {
   struct encoder_shape shape;
   struct graph graph;

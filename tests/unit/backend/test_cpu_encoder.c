@@ -121,13 +121,7 @@ static void check_all(const struct encoder_shape *shape, double bound, enum prod
 
 static void fp32_plans_match_the_reference(void **state) {
   (void)state;
-  struct encoder_shape shape = {.vocab = 100,
-                                .positions = 256,
-                                .hidden = 96,
-                                .heads = 3,
-                                .inter = 200,
-                                .layers = 2,
-                                .compute = DTYPE_F32};
+  struct encoder_shape shape = encoder_small(96, 3, 200, 2, DTYPE_F32);
   check_all(&shape, 1e-5, PRODUCT_LIBRARY);
   check_all(&shape, 1e-5, PRODUCT_OWN);
 }
@@ -150,26 +144,14 @@ static void bf16_plans_match_the_reference(void **state) {
   struct cpu_features features;
   cpu_detect(&features);
   if (!features.avx512_bf16 && !features.amx_bf16) skip();
-  struct encoder_shape shape = {.vocab = 100,
-                                .positions = 256,
-                                .hidden = 96,
-                                .heads = 3,
-                                .inter = 200,
-                                .layers = 1,
-                                .compute = DTYPE_BF16};
+  struct encoder_shape shape = encoder_small(96, 3, 200, 1, DTYPE_BF16);
   check_all(&shape, 8e-3, PRODUCT_LIBRARY);
   check_all(&shape, 8e-3, PRODUCT_OWN);
 }
 
 static void a_step_that_nobody_needs_is_skipped(void **state) {
   (void)state;
-  struct encoder_shape shape = {.vocab = 100,
-                                .positions = 256,
-                                .hidden = 64,
-                                .heads = 2,
-                                .inter = 128,
-                                .layers = 1,
-                                .compute = DTYPE_F32};
+  struct encoder_shape shape = encoder_small(64, 2, 128, 1, DTYPE_F32);
   uint64_t seed = the_seed;
   struct rig rig;
   rig_open(&rig, &shape, FUSION_ON, 2, PRODUCT_AUTO, seed);
@@ -186,13 +168,7 @@ static void a_step_that_nobody_needs_is_skipped(void **state) {
 
 static void a_result_does_not_depend_on_batch_mates(void **state) {
   (void)state;
-  struct encoder_shape shape = {.vocab = 100,
-                                .positions = 256,
-                                .hidden = 96,
-                                .heads = 3,
-                                .inter = 200,
-                                .layers = 2,
-                                .compute = DTYPE_F32};
+  struct encoder_shape shape = encoder_small(96, 3, 200, 2, DTYPE_F32);
   uint64_t seed = the_seed;
   struct rig rig;
   rig_open(&rig, &shape, FUSION_ON, 2, PRODUCT_AUTO, seed);

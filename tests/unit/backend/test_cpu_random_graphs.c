@@ -13,25 +13,8 @@ struct setup {
   const struct graph *graph;
   const struct world *world;
   struct device *device;
-  struct weight *weights;
   struct weight_table table;
 };
-
-static void weights_collect(struct setup *s) {
-  int32_t n = 0;
-  s->weights = calloc((size_t)s->graph->n_tensors + 1, sizeof *s->weights);
-  for (int32_t t = 0; t < s->graph->n_tensors; t++) {
-    const struct tensor *tensor = &s->graph->tensors[t];
-    if (tensor->kind != TENSOR_WEIGHT) continue;
-    s->weights[tensor->index] = (struct weight){.name = tensor->name,
-                                                .stored_dtype = tensor->dtype,
-                                                .rows = tensor->n_rows,
-                                                .cols = tensor->cols,
-                                                .data = s->world->typed[t]};
-    n++;
-  }
-  s->table = (struct weight_table){s->weights, n};
-}
 
 static void check_output(const struct setup *s, struct lane *lane, struct bound_plan *bound, int i,
                          const char *what, double tolerance) {
@@ -87,8 +70,9 @@ static void run_round(struct device *device, enum dtype dtype, int round, double
   maker_random(&maker, 1 + rng_below(&rng, 40));
   world_init(&world, &graph, &rng);
   world_run_nodes(&world);
-  struct setup s = {.graph = &graph, .world = &world, .device = device};
-  weights_collect(&s);
+  struct weight *weights = world_weights(&world);
+  struct setup s = {
+      .graph = &graph, .world = &world, .device = device, .table = {weights, graph.n_tensors}};
   struct plan_limits limits = world_limits(&world, &rng);
   for (int mode = 0; mode < FUSION_MODES; mode++) {
     char what[96];
@@ -98,7 +82,7 @@ static void run_round(struct device *device, enum dtype dtype, int round, double
     run_mode(&s, (enum fusion_mode)mode, &limits, (uint8_t)(1u << rng_below(&rng, graph.n_outputs)),
              what, tolerance);
   }
-  free(s.weights);
+  free(weights);
   world_deinit(&world);
   graph_deinit(&graph);
 }

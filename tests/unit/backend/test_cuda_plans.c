@@ -178,13 +178,7 @@ static void plans_match_the_reference(void **state) {
   (void)state;
   static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
   for (int d = 0; d < 3; d++) {
-    struct encoder_shape shape = {.vocab = 100,
-                                  .positions = 256,
-                                  .hidden = 96,
-                                  .heads = 3,
-                                  .inter = 200,
-                                  .layers = 1,
-                                  .compute = dtypes[d]};
+    struct encoder_shape shape = encoder_small(96, 3, 200, 1, dtypes[d]);
     check_encoder(&shape); // head size 32: the fast attention
     shape.hidden = 90, shape.inter = 130, shape.heads = 2, shape.causal = true;
     check_encoder(&shape); // rows that are not 16-byte aligned, head size 45
@@ -193,13 +187,7 @@ static void plans_match_the_reference(void **state) {
 
 static void a_step_that_nobody_needs_is_skipped(void **state) {
   (void)state;
-  struct encoder_shape shape = {.vocab = 100,
-                                .positions = 256,
-                                .hidden = 64,
-                                .heads = 2,
-                                .inter = 128,
-                                .layers = 1,
-                                .compute = DTYPE_F32};
+  struct encoder_shape shape = encoder_small(64, 2, 128, 1, DTYPE_F32);
   uint64_t seed = the_seed;
   struct encoder e;
   struct rig rig;
@@ -270,13 +258,7 @@ static void a_result_does_not_depend_on_batch_mates(void **state) {
   static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
   struct plan_limits limits = {.max_tokens = 64 * 16 + 32, .max_seqs = 64, .max_seqlen = 256};
   for (int d = 0; d < 3; d++) {
-    struct encoder_shape shape = {.vocab = 100,
-                                  .positions = 256,
-                                  .hidden = 128,
-                                  .heads = 2,
-                                  .inter = 512,
-                                  .layers = 2,
-                                  .compute = dtypes[d]};
+    struct encoder_shape shape = encoder_small(128, 2, 512, 2, dtypes[d]);
     uint64_t seed = the_seed;
     struct encoder e;
     encoder_build(&e, &shape, seed);
@@ -293,13 +275,7 @@ static void a_result_does_not_depend_on_batch_mates(void **state) {
 // A replayed graph and the same steps launched one by one at the batch's own size.
 static void a_replay_has_the_bits_of_its_launches(void **state) {
   (void)state;
-  struct encoder_shape shape = {.vocab = 100,
-                                .positions = 256,
-                                .hidden = 96,
-                                .heads = 3,
-                                .inter = 200,
-                                .layers = 1,
-                                .compute = DTYPE_BF16};
+  struct encoder_shape shape = encoder_small(96, 3, 200, 1, DTYPE_BF16);
   uint64_t seed = the_seed;
   struct encoder e;
   encoder_build(&e, &shape, seed);
@@ -333,13 +309,7 @@ static void a_replay_has_the_bits_of_its_launches(void **state) {
 
 static void both_modes_of_a_model_share_its_weights(void **state) {
   (void)state;
-  struct encoder_shape shape = {.vocab = 100,
-                                .positions = 256,
-                                .hidden = 128,
-                                .heads = 2,
-                                .inter = 256,
-                                .layers = 2,
-                                .compute = DTYPE_BF16};
+  struct encoder_shape shape = encoder_small(128, 2, 256, 2, DTYPE_BF16);
   struct encoder e;
   struct rig on, off;
   encoder_build(&e, &shape, the_seed);
@@ -362,13 +332,7 @@ static void padding_replays_and_fallbacks_are_counted(void **state) {
   (void)state;
   static const int32_t hidden[] = {128, 90}; // 90: rows of 180 bytes, which no fast kernel takes
   for (int i = 0; i < 2; i++) {
-    struct encoder_shape shape = {.vocab = 100,
-                                  .positions = 256,
-                                  .hidden = hidden[i],
-                                  .heads = 2,
-                                  .inter = 256,
-                                  .layers = 1,
-                                  .compute = DTYPE_BF16};
+    struct encoder_shape shape = encoder_small(hidden[i], 2, 256, 1, DTYPE_BF16);
     uint64_t seed = the_seed;
     struct encoder e;
     struct rig rig;
@@ -389,13 +353,7 @@ static void padding_replays_and_fallbacks_are_counted(void **state) {
 // device.fast_rows gives up equal bits, not accuracy.
 static void fast_rows_match_the_reference(void **state) {
   (void)state;
-  struct encoder_shape shape = {.vocab = 100,
-                                .positions = 256,
-                                .hidden = 256,
-                                .heads = 4,
-                                .inter = 1024,
-                                .layers = 1,
-                                .compute = DTYPE_BF16};
+  struct encoder_shape shape = encoder_small(256, 4, 1024, 1, DTYPE_BF16);
   uint64_t seed = the_seed;
   struct encoder e;
   struct rig rig;
@@ -419,14 +377,11 @@ static void random_graph(enum dtype dtype, int round, double tolerance) {
   maker_random(&maker, 1 + rng_below(&rng, 40));
   world_init(&world, &graph, &rng);
   world_run_nodes(&world);
-  struct weight *weights = calloc((size_t)graph.n_tensors + 1, sizeof *weights);
+  struct weight *weights = world_weights(&world);
   void *inputs[LIMIT_MODEL_INPUTS] = {0};
   for (int32_t t = 0; t < graph.n_tensors; t++) {
     const struct tensor *tensor = &graph.tensors[t];
     if (tensor->kind == TENSOR_INPUT) inputs[tensor->index] = world.typed[t];
-    if (tensor->kind != TENSOR_WEIGHT) continue;
-    weights[tensor->index] =
-        (struct weight){tensor->name, tensor->dtype, tensor->n_rows, tensor->cols, world.typed[t]};
   }
   struct weight_table table = {weights, graph.n_tensors};
   struct plan_limits limits = world_limits(&world, &rng);

@@ -2,6 +2,7 @@
 #ifndef TESTS_UNIT_GRAPH_WORLD_H
 #define TESTS_UNIT_GRAPH_WORLD_H
 
+#include "graph/weights.h"
 #include "interpreter.h"
 #include "random_graph.h"
 
@@ -50,6 +51,18 @@ static inline void world_deinit(struct world *w) {
   for (int32_t t = 0; t < w->graph->n_tensors; t++)
     free(w->values[t]), free(w->typed[t]);
   free(w->values), free(w->typed);
+}
+
+// The graph's weights by their index, to be freed; data is the world's.
+static inline struct weight *world_weights(const struct world *w) {
+  struct weight *weights = calloc((size_t)w->graph->n_tensors + 1, sizeof *weights);
+  for (int32_t t = 0; t < w->graph->n_tensors; t++) {
+    const struct tensor *tensor = &w->graph->tensors[t];
+    if (tensor->kind == TENSOR_WEIGHT)
+      weights[tensor->index] =
+          (struct weight){tensor->name, tensor->dtype, tensor->n_rows, tensor->cols, w->typed[t]};
+  }
+  return weights;
 }
 
 static inline struct plan_limits world_limits(const struct world *w, struct rng *rng) {
