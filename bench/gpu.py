@@ -163,7 +163,7 @@ def chain_rows(ours, peers):
     row("chain of 16 on 2^25 fp32", fused.get("us"), fused.get("floor_us"), peer.get("compiled_us"), "torch.compile",
         ratio(fused.get("us"), fused.get("copy_us")), 1.02)
     separate = 16 * one["us"] if one else None
-    row("  the same unfused / fused", separate, None, peer.get("separate_us"), "16 kernels", ratio(separate, fused.get("us")),
+    row("  16 times one step / fused", separate, None, peer.get("separate_us"), "16 kernels", ratio(separate, fused.get("us")),
         15, at_least=True)
 
 
