@@ -115,9 +115,9 @@ static void *later_main(void *arg) {
 }
 
 static const struct method methods[] = {
-    {"/bench.Echo/Unary", echo_now},
-    {"/bench.Echo/Later", echo_later},
-    {"/bench.Echo/Fail", echo_fail},
+    {"/bench.Echo/Unary", echo_now, NULL},
+    {"/bench.Echo/Later", echo_later, NULL},
+    {"/bench.Echo/Fail", echo_fail, NULL},
 };
 
 int main(int argc, char **argv) {

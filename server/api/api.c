@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 const struct method api_methods[] = {
-#define METHOD(service, name, handler) {"/" service "/" name, handler},
+#define METHOD(service, name, handler) {"/" service "/" name, handler, NULL},
 #include "api/methods.def"
 #undef METHOD
 };

@@ -73,8 +73,8 @@ static void answer_release(struct out_ref *ref) {
   mem_give(h2->rpc->mem, answer);
 }
 
-static struct answer *answer_make(struct call *call, const void *head, size_t head_bytes,
-                                  const struct slice *payload, int n_payload) {
+struct answer *answer_make(struct call *call, const void *head, size_t head_bytes,
+                           const struct slice *payload, int n_payload) {
   struct h2 *h2 = call->h2;
   uint64_t message_bytes = head_bytes;
   for (int i = 0; i < n_payload; i++)
@@ -103,7 +103,7 @@ static struct answer *answer_make(struct call *call, const void *head, size_t he
 
 void call_reply(struct call *call, const void *head, size_t head_bytes, const struct slice *payload,
                 int n_payload, void (*done)(void *arg), void *arg) {
-  FW_ASSERT(call->state == CALL_HANDLING);
+  FW_ASSERT(call->state == CALL_HANDLING && !call->stream);
   FW_ASSERT(n_payload >= 0 && n_payload <= CALL_MAX_PAYLOAD);
   struct answer *answer = answer_make(call, head, head_bytes, payload, n_payload);
   if (!answer) {

@@ -1,10 +1,15 @@
-// A unary gRPC call as its handler sees it. Loop thread only, all of it.
+// A gRPC call as its handler sees it. Loop thread only, all of it.
 //
-// Life: HEADERS arrive -> message assembled in a slab -> method handler called once with the whole
-// message -> the handler answers at once, or keeps the call_ref and answers later through
-// call_find. If the client resets, the connection dies or the deadline passes before an answer, the
-// cancel hook is called once, the rpc layer sends what is owed (DEADLINE_EXCEEDED), and call_find
-// finds nothing from then on. Exactly one answer per call, never two.
+// Life of a unary call: HEADERS arrive -> message assembled in a slab -> method handler called once
+// with the whole message -> the handler answers at once, or keeps the call_ref and answers later
+// through call_find. If the client resets, the connection dies or the deadline passes before an
+// answer, the cancel hook is called once, the rpc layer sends what is owed (DEADLINE_EXCEEDED), and
+// call_find finds nothing from then on. Exactly one answer per call, never two.
+//
+// A stream differs in what it may do before that end: the handler calls call_send any number of
+// times and ends with call_finish (or call_fail in the place of a first message), and with
+// `many_in` it is called again for every message. Both ways are bounded: call_hold stops what comes
+// in (the client's window closes), call_queued and call_on_sent tell how far behind the client is.
 #ifndef RPC_CALL_H
 #define RPC_CALL_H
 
@@ -13,9 +18,22 @@
 
 struct call;
 
+// What makes a method a stream. Without it (NULL) it is unary: one message each way.
+struct method_stream {
+  // The client sends any number of messages too; `handle` is called for each as it comes. False:
+  // one, and `handle` is called once.
+  bool many_in;
+  // many_in: the client has sent its last message. NULL: the call ends OK then.
+  void (*closed)(struct call *call, void *app);
+  // The connection is being drained: send what is owed and call_finish, now or soon. NULL: the
+  // cancel hook is called and the call ends UNAVAILABLE.
+  void (*drain)(struct call *call, void *app);
+};
+
 struct method {
   const char *path; // "/inference.GRPCInferenceService/ModelInfer"
   void (*handle)(struct call *call, void *app);
+  const struct method_stream *stream; // NULL: unary
 };
 
 struct call_ref call_ref_of(const struct call *call);
@@ -37,7 +55,29 @@ void call_on_cancel(struct call *call, void (*hook)(void *arg), void *arg);
 void call_reply(struct call *call, const void *head, size_t head_bytes, const struct slice *payload,
                 int n_payload, void (*done)(void *arg), void *arg);
 // Answer with a status and no message (Trailers-Only). The text is percent-encoded by the rpc layer
-// and capped at 1 KiB.
+// and capped at 1 KiB. For a stream that has sent messages: those leave first, then the status.
 void call_fail(struct call *call, enum status code, const char *message);
+
+// ---- streams ----
+// One more message of the answer, as call_reply's. False: no memory, the call has been ended for
+// it (the cancel hook was called), `done` too.
+bool call_send(struct call *call, const void *head, size_t head_bytes, const struct slice *payload,
+               int n_payload, void (*done)(void *arg), void *arg);
+// The last word, behind every message that was sent. The hook for cancels is not called any more.
+void call_finish(struct call *call, enum status code, const char *message);
+uint32_t call_queued(const struct call *call); // messages sent that the client's window holds back
+// Called whenever one of those has left, from inside the session: it may send, hold, let go and
+// finish, nothing else.
+void call_on_sent(struct call *call, void (*hook)(struct call *call, void *arg), void *arg);
+// No further message is delivered until call_let_go; the client may send what its window allows,
+// which is kept as bytes. May be called by `handle`.
+void call_hold(struct call *call);
+void call_let_go(struct call *call);
+// The handler took this message (call_take_message) and has now given its slab back: its bytes do
+// not count against limits.connection_bytes any more. What is not given back is, when the call
+// ends.
+void call_message_done(struct call *call, size_t bytes);
+void call_set_user(struct call *call, void *user); // the handler's own, until the call ends
+void *call_user(const struct call *call);
 
 #endif

@@ -31,7 +31,8 @@ struct call {
   struct grpc_framer framer;
   void (*cancel)(void *arg);
   void *cancel_arg;
-  struct answer *answer;
+  struct answer *answer; // of a stream: the first of those that have not left
+  struct stream *stream; // NULL: unary
 };
 
 #define CALL_TABLE_CHUNK 256

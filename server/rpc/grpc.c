@@ -166,9 +166,14 @@ static enum status framer_start(struct grpc_framer *framer, struct grpc_room *ro
   return framer_grow(framer, room, 0, err);
 }
 
-enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room,
+bool grpc_framer_whole(const struct grpc_framer *framer) {
+  return framer->have == GRPC_PREFIX_BYTES && framer->filled == framer->declared;
+}
+
+enum status grpc_framer_take(struct grpc_framer *framer, struct grpc_room *room,
                              enum grpc_encoding encoding, const uint8_t *data, size_t bytes,
-                             struct error *err) {
+                             size_t *used, struct error *err) {
+  *used = bytes;
   if (framer->have < GRPC_PREFIX_BYTES) {
     size_t take = GRPC_PREFIX_BYTES - framer->have;
     take = take < bytes ? take : bytes;
@@ -180,9 +185,11 @@ enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room,
     enum status status = framer_start(framer, room, encoding, err);
     if (status != STATUS_OK) return status;
   }
+  if (bytes > framer->declared - framer->filled) {
+    *used -= bytes - (framer->declared - framer->filled);
+    bytes = framer->declared - framer->filled;
+  }
   if (bytes == 0) return STATUS_OK;
-  if (bytes > framer->declared - framer->filled)
-    return error_set(err, STATUS_UNIMPLEMENTED, "more than one message in a unary call");
   size_t needed = framer->filled + bytes;
   if (needed > framer->room) {
     enum status status = framer_grow(framer, room, needed, err);
@@ -193,6 +200,16 @@ enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room,
   framer->ahead -= (uint32_t)bytes;
   room->ahead_bytes -= (int64_t)bytes;
   return STATUS_OK;
+}
+
+enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room,
+                             enum grpc_encoding encoding, const uint8_t *data, size_t bytes,
+                             struct error *err) {
+  size_t used;
+  enum status status = grpc_framer_take(framer, room, encoding, data, bytes, &used, err);
+  if (status == STATUS_OK && used < bytes)
+    status = error_set(err, STATUS_UNIMPLEMENTED, "more than one message in a unary call");
+  return status;
 }
 
 enum status grpc_framer_end(const struct grpc_framer *framer, struct error *err) {

@@ -62,6 +62,12 @@ struct grpc_framer {
 MUST_USE enum status grpc_framer_feed(struct grpc_framer *framer, struct grpc_room *room,
                                       enum grpc_encoding encoding, const uint8_t *data,
                                       size_t bytes, struct error *err);
+// For calls of many messages: takes at most to the end of the message that it is in, and says how
+// many bytes that were (at least one of `bytes` > 0). Same failures but "a second message".
+MUST_USE enum status grpc_framer_take(struct grpc_framer *framer, struct grpc_room *room,
+                                      enum grpc_encoding encoding, const uint8_t *data,
+                                      size_t bytes, size_t *used, struct error *err);
+bool grpc_framer_whole(const struct grpc_framer *framer); // a message is complete
 // At END_STREAM. UNIMPLEMENTED: no message; INTERNAL: a truncated one. OK: `slab` holds `declared`
 // bytes.
 MUST_USE enum status grpc_framer_end(const struct grpc_framer *framer, struct error *err);

@@ -192,6 +192,8 @@ void h2_drain(struct h2 *h2, int64_t now_ns) {
 
 static void drain_final(struct h2 *h2) {
   h2->drain = DRAIN_FINAL;
+  for (struct call *call = h2->calls; call; call = call->next)
+    if (call->stream) stream_drain(call);
   int32_t last = nghttp2_session_get_last_proc_stream_id(h2->session);
   if (nghttp2_submit_goaway(h2->session, NGHTTP2_FLAG_NONE, last, NGHTTP2_NO_ERROR, NULL, 0) != 0)
     h2->dead = true;
@@ -207,11 +209,17 @@ static bool passed(int64_t since_ns, int64_t limit_ms, int64_t now_ns) {
   return since_ns != 0 && limit_ms > 0 && now_ns - since_ns > limit_ms * NS_PER_MS;
 }
 
-// A call that never becomes a whole request would hold its slot and the bytes that came for ever.
+// A call that never becomes a whole request (or a message of a stream that never becomes whole)
+// would hold its slot and the bytes that came for ever.
 static void late_requests(struct h2 *h2, int64_t now_ns) {
   int64_t limit_ms = h2->rpc->limits.request_timeout_ms;
   for (struct call *call = h2->calls; call; call = call->next) {
-    if (call->state != CALL_RECEIVING || !passed(call->headers_ns, limit_ms, now_ns)) continue;
+    bool late = call->state == CALL_RECEIVING
+                    ? passed(call->headers_ns, limit_ms, now_ns)
+                    : call->state == CALL_HANDLING && call->stream && limit_ms > 0 &&
+                          stream_late(call, limit_ms * NS_PER_MS, now_ns);
+    if (!late) continue;
+    if (call->state == CALL_HANDLING) call_cancel(call);
     char text[96];
     snprintf(text, sizeof text,
              "the request did not arrive within limits.request_timeout (%" PRId64 " ms)", limit_ms);

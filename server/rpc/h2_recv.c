@@ -52,8 +52,10 @@ void h2_call_end(struct call *call) {
                               memory_order_relaxed);
   }
   deadline_remove(&h2->rpc->deadlines, &call->deadline);
-  if (call->message_ns) h2->busy_bytes -= call->framer.counted;
+  if (call->message_ns && !(call->stream && call->stream->many_in))
+    h2->busy_bytes -= call->framer.counted;
   grpc_framer_drop(&call->framer, &h2->room);
+  if (call->stream) stream_close(call);
   if (call->answer) out_ref_put(&call->answer->ref);
   unlink_call(h2, call);
   call_table_put(&h2->rpc->calls, call);
@@ -199,6 +201,10 @@ static void headers_done(struct h2 *h2, struct call *call) {
   else if (call->deadline.at_ns != CLOCK_NEVER &&
            deadline_add(&h2->rpc->deadlines, &call->deadline) != STATUS_OK)
     h2_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory for a deadline");
+  else if (call->method->stream && !stream_open(call))
+    h2_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory for a stream");
+  else if (call->stream && call->stream->many_in)
+    call->state = CALL_HANDLING; // its messages are handled as they come
 }
 
 // ---- message ----
@@ -209,6 +215,10 @@ int h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream_id, const
   struct h2 *h2 = arg;
   h2->credit_bytes += bytes;
   struct call *call = h2_call_of_stream(h2, stream_id);
+  if (call && call->state == CALL_HANDLING && call->stream && call->stream->many_in) {
+    stream_data(call, data, bytes);
+    return 0;
+  }
   if (!call || call->state != CALL_RECEIVING) return 0; // refused already: read and forget
   struct grpc_framer *framer = &call->framer;
   struct error *err = &h2->rpc->err;
@@ -225,6 +235,7 @@ int h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream_id, const
 
 static void message_done(struct h2 *h2, struct call *call) {
   call->remote_closed = true;
+  if (call->state == CALL_HANDLING && call->stream && call->stream->many_in) stream_closed(call);
   if (call->state != CALL_RECEIVING) return;
   struct error *err = &h2->rpc->err;
   if (grpc_framer_end(&call->framer, err) != STATUS_OK) {
@@ -236,6 +247,11 @@ static void message_done(struct h2 *h2, struct call *call) {
   h2->busy_bytes += call->framer.counted;
   guard_useful(&h2->guard);
   call->method->handle(call, h2->rpc->app);
+  if (!call->stream) return;
+  // The answer may take for ever: the question is not kept for so long.
+  h2->busy_bytes -= call->framer.counted;
+  grpc_framer_drop(&call->framer, &h2->room);
+  call->framer = (struct grpc_framer){0};
 }
 
 // ---- frames ----

@@ -58,7 +58,9 @@ int h2_on_send_data(nghttp2_session *session, nghttp2_frame *frame, const uint8_
   struct call *call = source->ptr;
   FW_ASSERT(frame->data.padlen == 0); // we never ask for padding
   if (outq_full(&h2->outq)) return NGHTTP2_ERR_WOULDBLOCK;
-  if (!outq_copy(&h2->outq, header, 9) || !queue_answer(&h2->outq, call->answer, bytes))
+  // A stream may end without a message to go with the last frame.
+  if (!outq_copy(&h2->outq, header, 9) ||
+      (bytes > 0 && !queue_answer(&h2->outq, call->answer, bytes)))
     return NGHTTP2_ERR_CALLBACK_FAILURE;
   return 0;
 }
@@ -121,25 +123,44 @@ void h2_call_reply(struct call *call) {
                   &provider);
 }
 
+void h2_stream_begin(struct call *call) {
+  const nghttp2_data_provider provider = {.source.ptr = call, .read_callback = stream_read};
+  submit_or_reset(call, response_fields, sizeof response_fields / sizeof response_fields[0],
+                  &provider);
+}
+
+void h2_stream_finish(struct call *call, enum status code, const char *message) {
+  answered(call, code);
+  stream_end(call, code, message);
+}
+
+size_t h2_status_fields(nghttp2_nv fields[2], enum status code, uint8_t number[4], uint8_t *text,
+                        size_t text_bytes) {
+  int number_bytes = snprintf((char *)number, 4, "%d", (int)code);
+  fields[0] = (nghttp2_nv){(uint8_t *)(uintptr_t) "grpc-status", number, 11, (size_t)number_bytes,
+                           NGHTTP2_NV_FLAG_NO_COPY_NAME};
+  fields[1] = (nghttp2_nv){(uint8_t *)(uintptr_t) "grpc-message", text, 12, text_bytes,
+                           NGHTTP2_NV_FLAG_NO_COPY_NAME};
+  return text_bytes > 0 ? 2 : 1;
+}
+
 void h2_call_fail(struct call *call, enum status code, const char *message) {
   FW_ASSERT(call->state == CALL_RECEIVING || call->state == CALL_HANDLING);
   if (!call->message_ns) // no handler has seen it
     grpc_framer_drop(&call->framer, &call->h2->room);
+  if (call->stream && call->stream->begun) {
+    stream_forget(call);
+    h2_stream_finish(call, code, message);
+    return;
+  }
   answered(call, code);
-  char number[4];
-  int number_bytes = snprintf(number, sizeof number, "%d", (int)code);
-  uint8_t text[GRPC_MESSAGE_ENCODED_BYTES];
-  size_t text_bytes = grpc_message_encode(message, text);
-  const nghttp2_nv fields[] = {
-      response_fields[0],
-      response_fields[1],
-      {(uint8_t *)(uintptr_t) "grpc-status", (uint8_t *)number, 11, (size_t)number_bytes,
-       NGHTTP2_NV_FLAG_NO_COPY_NAME},
-      {(uint8_t *)(uintptr_t) "grpc-message", text, 12, text_bytes, NGHTTP2_NV_FLAG_NO_COPY_NAME},
-      FIELD("grpc-accept-encoding", "identity"), // owed to a client whose encoding we lack
-  };
-  bool encoding_lacked = call->encoding == GRPC_UNSUPPORTED && code == STATUS_UNIMPLEMENTED;
-  submit_or_reset(call, fields, sizeof fields / sizeof fields[0] - !encoding_lacked, NULL);
+  uint8_t text[GRPC_MESSAGE_ENCODED_BYTES], number[4];
+  nghttp2_nv fields[5] = {response_fields[0], response_fields[1]};
+  size_t n =
+      2 + h2_status_fields(fields + 2, code, number, text, grpc_message_encode(message, text));
+  if (call->encoding == GRPC_UNSUPPORTED && code == STATUS_UNIMPLEMENTED)
+    fields[n++] = (nghttp2_nv)FIELD("grpc-accept-encoding", "identity"); // owed to such a client
+  submit_or_reset(call, fields, n, NULL);
 }
 
 void h2_call_fail_http(struct call *call, const char status[4]) {
@@ -162,6 +183,13 @@ static void headers_left(struct h2 *h2, const nghttp2_frame *frame) {
                                     NGHTTP2_NO_ERROR);
 }
 
+static void data_left(struct h2 *h2, int32_t stream_id) {
+  guard_sent(&h2->guard);
+  guard_useful(&h2->guard);
+  struct call *call = h2_call_of_stream(h2, stream_id);
+  if (call && call->stream) stream_frame_left(call);
+}
+
 static void reset_left(struct h2 *h2, uint32_t code) {
   if (code == NGHTTP2_NO_ERROR || code == NGHTTP2_CANCEL || code == NGHTTP2_REFUSED_STREAM) return;
   if (guard_reset_sent(&h2->guard, h2->now_ns))
@@ -173,8 +201,7 @@ int h2_on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void 
   struct h2 *h2 = arg;
   switch (frame->hd.type) {
   case NGHTTP2_DATA:
-    guard_sent(&h2->guard);
-    guard_useful(&h2->guard);
+    data_left(h2, frame->hd.stream_id);
     return 0;
   case NGHTTP2_HEADERS:
     headers_left(h2, frame);

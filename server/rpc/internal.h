@@ -30,6 +30,7 @@ struct rpc {
 struct answer {
   struct out_ref ref; // first: one reference of the call, one of each queued slice
   struct h2 *h2;
+  struct answer *next; // of a stream
   void (*done)(void *arg);
   void *arg;
   uint64_t total_bytes, offered_bytes; // offered: handed to nghttp2 as frames
@@ -37,6 +38,32 @@ struct answer {
   size_t at;                           // bytes of slices[current] already queued
   int n_slices, current;
   struct slice slices[];
+};
+
+// Bytes of a stream that came while its handler held.
+struct backlog {
+  struct slab *slab; // NULL: none
+  size_t at, filled;
+  int64_t counted; // in h2->room.held_bytes and h2->busy_bytes
+};
+
+// What a call of many messages has beside the rest. call->answer is the first message that has not
+// left.
+struct stream {
+  struct answer *last;
+  uint32_t n_queued;
+  bool many_in;
+  bool begun;         // response headers are submitted
+  bool asleep;        // the data provider waits to be resumed
+  bool ending;        // nothing comes behind what is queued, but the trailers
+  bool held, feeding; // call_hold; call_let_go is at work
+  bool closed_behind; // END_STREAM has come behind what lies aside
+  enum status end_code;
+  char *end_text;
+  void (*on_sent)(struct call *call, void *arg);
+  void *sent_arg, *user;
+  struct backlog aside;
+  int64_t taken_bytes, message_since_ns;
 };
 
 // The request headers being received; one block at a time per connection (HTTP/2 forbids
@@ -114,7 +141,31 @@ void h2_call_fail_http(struct call *call, const char status[4]); // "415", "405"
 // ignored.
 void h2_goaway(struct h2 *h2, uint32_t code, const char *text);
 
+// Headers of a stream's answer, with stream_read for the rest.
+void h2_stream_begin(struct call *call);
+// The call ends here for its handler; what is queued and then the trailers are still to leave.
+void h2_stream_finish(struct call *call, enum status code, const char *message);
+// grpc-status and, with text, grpc-message: how many fields. `number` and `text` must outlive them.
+size_t h2_status_fields(nghttp2_nv fields[2], enum status code, uint8_t number[4], uint8_t *text,
+                        size_t text_bytes);
+
 // call.c
-void call_cancel(struct call *call); // runs the hook once; the call is then CALL_ANSWERED
+void call_cancel(struct call *call); // runs the hook once; the call is then CALL_RECEIVING
+struct answer *answer_make(struct call *call, const void *head, size_t head_bytes,
+                           const struct slice *payload, int n_payload);
+
+// stream.c; for calls with call->stream
+bool stream_open(struct call *call);                                    // false: no memory
+void stream_data(struct call *call, const uint8_t *data, size_t bytes); // many_in: DATA has come
+void stream_closed(struct call *call);                                  // many_in: END_STREAM
+void stream_end(struct call *call, enum status code, const char *message);
+void stream_forget(struct call *call);     // messages of which nothing has left are dropped
+void stream_frame_left(struct call *call); // a DATA frame was written
+ssize_t stream_read(nghttp2_session *session, int32_t stream_id, uint8_t *buffer, size_t length,
+                    uint32_t *data_flags, nghttp2_data_source *source, void *arg);
+bool stream_late(const struct call *call, int64_t limit_ns, int64_t now_ns);
+void stream_drain(struct call *call);
+void stream_drop_aside(struct call *call);
+void stream_close(struct call *call); // everything is given back; the call goes on to its end
 
 #endif

@@ -41,8 +41,38 @@ static void handle_fail(struct call *call, void *arg) {
   call_fail(call, STATUS_INVALID_ARGUMENT, "no \xFF good\n");
 }
 
-static const struct method methods[] = {
-    {"/t.T/Echo", handle_echo}, {"/t.T/Keep", handle_keep}, {"/t.T/Fail", handle_fail}};
+static void handle_count(struct call *call, void *arg) {
+  (void)arg;
+  struct slice message = call_message(call);
+  for (uint8_t i = 0; message.bytes > 0 && i < message.data[0] % 8; i++)
+    if (!call_send(call, &i, 1, NULL, 0, NULL, NULL)) return;
+  if (message.bytes == 0 || message.data[0] < 128) call_finish(call, STATUS_OK, "");
+}
+
+static void chat_sent(struct call *call, void *arg) {
+  (void)arg;
+  if (call_queued(call) < 2) call_let_go(call);
+}
+
+static void handle_chat(struct call *call, void *arg) {
+  (void)arg;
+  struct slice message = call_message(call);
+  call_on_sent(call, chat_sent, NULL);
+  if (message.bytes > 0 && message.data[0] == 'q')
+    call_finish(call, STATUS_ABORTED, "q");
+  else if (call_send(call, message.data, message.bytes < 100 ? message.bytes : 100, NULL, 0, NULL,
+                     NULL) &&
+           call_queued(call) >= 2)
+    call_hold(call);
+}
+
+static const struct method_stream count_stream = {.many_in = false};
+static const struct method_stream chat_stream = {.many_in = true};
+static const struct method methods[] = {{"/t.T/Count", handle_count, &count_stream},
+                                        {"/t.T/Chat", handle_chat, &chat_stream},
+                                        {"/t.T/Echo", handle_echo, NULL},
+                                        {"/t.T/Keep", handle_keep, NULL},
+                                        {"/t.T/Fail", handle_fail, NULL}};
 
 static void drain_output(struct h2 *h2, bool slow) {
   struct iovec iov[8];
@@ -90,7 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                     .stream_window_bytes = 65535,
                                     .connection_window_bytes = 65535};
   struct method_table *table = NULL;
-  FW_ASSERT(method_table_open(methods, 3, &table, NULL) == STATUS_OK);
+  FW_ASSERT(method_table_open(methods, 5, &table, NULL) == STATUS_OK);
   const struct rpc_options options = {
       .limits = &limits, .methods = table, .app = &app, .total = &budget, .dirty = ignore_dirty};
   struct rpc *rpc = NULL;

@@ -83,7 +83,8 @@ static bool ready(void *arg) {
   return ((struct app *)arg)->ready;
 }
 
-static const struct method methods[] = {{"/t.T/Echo", handle_echo}, {"/t.T/Keep", handle_keep}};
+static const struct method methods[] = {{"/t.T/Echo", handle_echo, NULL},
+                                        {"/t.T/Keep", handle_keep, NULL}};
 
 static struct app *start(int n_loops, int max_connections, const char *admin) {
   struct app *app = calloc(1, sizeof *app);

@@ -44,7 +44,8 @@ struct loopback {
   int32_t goaway_last[8];
   char goaway_text[64];
   // what the handlers did
-  int n_handled, n_done, n_cancelled;
+  int n_handled, n_done, n_cancelled, n_closed;
+  uint32_t most_queued;
   struct call_ref kept[MAX_STREAMS];
   int n_kept;
   struct slab *slabs[MAX_STREAMS];
@@ -103,8 +104,77 @@ static void handle_fail(struct call *call, void *app) {
   call_fail(call, STATUS_INVALID_ARGUMENT, "field 'x': 100%\nna\xC3\xAFve");
 }
 
-static const struct method loopback_methods[] = {
-    {"/t.T/Echo", handle_echo}, {"/t.T/Keep", handle_keep}, {"/t.T/Fail", handle_fail}};
+// Streams: Count answers one message with as many as its first byte says, then keeps the call when
+// the second byte is not 0. Chat echoes every message, at most CHAT_QUEUED ahead of the client.
+#define CHAT_QUEUED 4
+
+static void handle_count(struct call *call, void *app) {
+  struct loopback *loop = app;
+  struct slice message = call_message(call);
+  loop->n_handled++;
+  call_on_cancel(call, on_cancel, loop);
+  for (uint8_t i = 0; message.bytes > 0 && i < message.data[0]; i++)
+    if (!call_send(call, &i, 1, NULL, 0, NULL, NULL)) return;
+  if (message.bytes > 1 && message.data[1])
+    loop->kept[loop->n_kept++] = call_ref_of(call);
+  else
+    call_finish(call, STATUS_OK, "");
+}
+
+static void chat_sent(struct call *call, void *arg) {
+  (void)arg;
+  if (call_queued(call) < CHAT_QUEUED) call_let_go(call);
+}
+
+struct chat_done {
+  struct loopback *loop;
+  struct call_ref ref;
+  struct slab_pool *pool;
+  struct slab *slab;
+  size_t bytes;
+};
+
+static void chat_done(void *arg) {
+  struct chat_done *done = arg;
+  struct call *call = call_find(done->loop->rpc, done->ref);
+  if (call) call_message_done(call, done->bytes);
+  done->loop->n_done++;
+  slab_put(done->pool, done->slab);
+  free(done);
+}
+
+static void handle_chat(struct call *call, void *app) {
+  struct loopback *loop = app;
+  struct slice message = call_message(call);
+  loop->n_handled++;
+  call_on_cancel(call, on_cancel, loop);
+  call_on_sent(call, chat_sent, loop);
+  if (message.bytes == 3 && memcmp(message.data, "bye", 3) == 0) {
+    call_finish(call, STATUS_INVALID_ARGUMENT, "bye is no word");
+    return;
+  }
+  struct chat_done *done = malloc(sizeof *done);
+  *done = (struct chat_done){loop, call_ref_of(call), call_pool(call), call_take_message(call),
+                             message.bytes};
+  if (!call_send(call, NULL, 0, &message, 1, chat_done, done)) return;
+  loop->most_queued = call_queued(call) > loop->most_queued ? call_queued(call) : loop->most_queued;
+  if (call_queued(call) >= CHAT_QUEUED) call_hold(call);
+}
+
+static void chat_closed(struct call *call, void *app) {
+  ((struct loopback *)app)->n_closed++;
+  call_finish(call, STATUS_OK, "");
+}
+
+static const struct method_stream count_stream = {.many_in = false};
+static const struct method_stream chat_stream = {.many_in = true, .closed = chat_closed};
+
+static const struct method loopback_methods[] = {{"/t.T/Echo", handle_echo, NULL},
+                                                 {"/t.T/Keep", handle_keep, NULL},
+                                                 {"/t.T/Fail", handle_fail, NULL},
+                                                 {"/t.T/Count", handle_count, &count_stream},
+                                                 {"/t.T/Chat", handle_chat, &chat_stream}};
+#define LOOPBACK_METHODS ((int)(sizeof loopback_methods / sizeof loopback_methods[0]))
 
 static inline void answer_kept(struct loopback *loop, int index) {
   struct call *call = call_find(loop->rpc, loop->kept[index]);
@@ -230,7 +300,8 @@ static inline struct loopback *loopback_open(const struct rpc_limits *limits) {
   loop->total.limit_bytes = limits->total_bytes;
   for (int i = 0; i < MAX_STREAMS; i++)
     loop->seen[i].grpc_status = -1;
-  assert_int_equal(method_table_open(loopback_methods, 3, &loop->methods, NULL), STATUS_OK);
+  assert_int_equal(method_table_open(loopback_methods, LOOPBACK_METHODS, &loop->methods, NULL),
+                   STATUS_OK);
   struct rpc_options options = {.limits = &loop->limits,
                                 .methods = loop->methods,
                                 .app = loop,

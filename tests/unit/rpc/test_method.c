@@ -12,17 +12,17 @@ static const struct method *find(const struct method_table *table, const char *p
 static void every_path_finds_its_row_and_no_other(void **state) {
   (void)state;
   static const struct method rows[] = {
-      {"/inference.GRPCInferenceService/ServerLive", handle},
-      {"/inference.GRPCInferenceService/ServerReady", handle},
-      {"/inference.GRPCInferenceService/ModelReady", handle},
-      {"/inference.GRPCInferenceService/ModelInfer", handle},
-      {"/inference.GRPCInferenceService/ModelConfi", handle},
-      {"/grpc.health.v1.Health/Check", handle},
-      {"/grpc.health.v1.Health/Watch", handle},
-      {"/a", handle},
-      {"/ab", handle},
-      {"/aaaaaaaa/bbbbbbbb/cccccccc", handle},
-      {"/aaaaaaab/bbbbbbbb/cccccccc", handle}, // differs only where the hash does not look
+      {"/inference.GRPCInferenceService/ServerLive", handle, NULL},
+      {"/inference.GRPCInferenceService/ServerReady", handle, NULL},
+      {"/inference.GRPCInferenceService/ModelReady", handle, NULL},
+      {"/inference.GRPCInferenceService/ModelInfer", handle, NULL},
+      {"/inference.GRPCInferenceService/ModelConfi", handle, NULL},
+      {"/grpc.health.v1.Health/Check", handle, NULL},
+      {"/grpc.health.v1.Health/Watch", handle, NULL},
+      {"/a", handle, NULL},
+      {"/ab", handle, NULL},
+      {"/aaaaaaaa/bbbbbbbb/cccccccc", handle, NULL},
+      {"/aaaaaaab/bbbbbbbb/cccccccc", handle, NULL}, // differs only where the hash does not look
   };
   int n = sizeof rows / sizeof rows[0];
   struct method_table *table;
@@ -45,7 +45,7 @@ static void hundreds_of_methods_are_all_found(void **state) {
   static struct method rows[N];
   for (int i = 0; i < N; i++) {
     snprintf(paths[i], sizeof paths[i], "/service%d.Long.Name/Method%d", i / 10, i);
-    rows[i] = (struct method){paths[i], handle};
+    rows[i] = (struct method){paths[i], handle, NULL};
   }
   struct method_table *table;
   assert_int_equal(method_table_open(rows, N, &table, NULL), STATUS_OK);
@@ -58,10 +58,11 @@ static void bad_tables_are_refused_by_name(void **state) {
   (void)state;
   struct method_table *table;
   struct error err = {0};
-  static const struct method twice[] = {{"/a/b", handle}, {"/c/d", handle}, {"/a/b", handle}};
+  static const struct method twice[] = {
+      {"/a/b", handle, NULL}, {"/c/d", handle, NULL}, {"/a/b", handle, NULL}};
   assert_int_equal(method_table_open(twice, 3, &table, &err), STATUS_INVALID_ARGUMENT);
   assert_null(table);
-  static const struct method bare[] = {{"a/b", handle}};
+  static const struct method bare[] = {{"a/b", handle, NULL}};
   assert_int_equal(method_table_open(bare, 1, &table, &err), STATUS_INVALID_ARGUMENT);
   assert_non_null(strstr(err.message, "a/b"));
   assert_int_equal(method_table_open(NULL, 0, &table, &err), STATUS_OK);
