@@ -314,5 +314,6 @@ enum status planner_place(struct planner *planner) {
       operand_place(planner, step, &step->out[i]);
   }
   place_signature(planner);
+  planner->placed = true;
   return STATUS_OK;
 }

@@ -3,6 +3,7 @@
 #include "graph/plan.h"
 
 #include "base/log.h"
+#include "graph/cost.h"
 #include "graph/planner.h"
 
 #include <stdlib.h>
@@ -162,6 +163,8 @@ enum status planner_init(struct planner *planner, const struct graph *graph) {
   planner->why = array(nodes * NODE_MAX_INPUTS, sizeof *planner->why, &ok);
   planner->order = array(nodes, sizeof *planner->order, &ok);
   planner->seen = array(nodes, sizeof *planner->seen, &ok);
+  planner->node_seen = array(nodes, sizeof *planner->node_seen, &ok);
+  planner->tensor_seen = array(tensors, sizeof *planner->tensor_seen, &ok);
   planner->stack = array(nodes, sizeof *planner->stack, &ok);
   planner->buffers = array(tensors + nodes, sizeof *planner->buffers, &ok);
   planner->buffer_of = array(tensors, sizeof *planner->buffer_of, &ok);
@@ -193,10 +196,28 @@ void planner_deinit(struct planner *planner) {
   free(planner->why);
   free(planner->order);
   free(planner->seen);
+  free(planner->node_seen);
+  free(planner->tensor_seen);
   free(planner->stack);
   free(planner->buffers);
   free(planner->buffer_of);
   free(planner->slice_col);
+}
+
+// ---- costs ----
+static enum status predict(struct plan *plan) {
+  struct cost total, *steps = calloc((size_t)plan->n_steps + 1, sizeof *steps);
+  if (!steps) return STATUS_RESOURCE_EXHAUSTED;
+  plan_cost(plan, &plan->rates, &plan->batch, 0xff, steps, &total);
+  for (int32_t s = 0; s < plan->n_steps; s++)
+    plan->steps[s].cost = steps[s];
+  free(steps);
+  for (int32_t d = 0; d < plan->n_decisions; d++) {
+    struct decision *decision = &plan->decisions[d];
+    decision_cost(decision, &plan->rates, &plan->batch, &decision->apart_cost,
+                  &decision->fused_cost);
+  }
+  return STATUS_OK;
 }
 
 // ---- the whole ----
@@ -212,6 +233,7 @@ static enum status build(struct planner *planner) {
   for (int32_t s = 0; s < planner->plan->n_steps; s++)
     step_traffic(&planner->plan->steps[s]);
   status = plan_sum_traffic(planner->plan);
+  if (status == STATUS_OK) status = predict(planner->plan);
   if (status == STATUS_OK) return STATUS_OK;
   return error_set(planner->err, status, "out of memory while planning");
 }
@@ -226,6 +248,10 @@ enum status plan_build(const struct graph *graph, enum fusion_mode mode,
   if (!plan) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
   plan->mode = mode;
   plan->limits = *limits;
+  plan->batch = batch_of(limits->max_tokens, limits->max_seqlen);
+  plan->rates = caps->rates.copy > 0 ? caps->rates
+                : caps->row_chains   ? device_rates_cpu(1)
+                                     : device_rates_gpu();
   struct planner planner = {
       .graph = graph, .mode = mode, .caps = caps, .limits = *limits, .err = err, .plan = plan};
   status = build(&planner);

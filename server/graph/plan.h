@@ -6,6 +6,7 @@
 #define GRAPH_PLAN_H
 
 #include "graph/graph.h"
+#include "graph/rates.h"
 
 enum fusion_mode { FUSION_OFF, FUSION_ON, FUSION_MODES };
 const char *fusion_name(enum fusion_mode mode); // "off", "on"
@@ -19,6 +20,7 @@ struct plan_caps {
   uint32_t epilogue_kinds; // bit per enum epilogue_kind that a product can take
   uint8_t epilogue_max;    // how many
   bool dtype_ok[DTYPE_COUNT];
+  struct device_rates rates; // for the cost model; .copy 0: the defaults (graph/rates.h)
 };
 
 enum place_kind {
@@ -68,6 +70,52 @@ struct traffic {
   struct traffic_rate read, write, flops;
 };
 
+// One kernel, as far as its cost goes: what it does as functions of the batch. Of a step of a plan,
+// or of one that the planner thought about.
+struct kernel_work {
+  enum step_kind kind; // STEP_LINEAR, STEP_ATTENTION, STEP_ROW or a part of unfused attention
+  enum dtype dtype;    // of the operands of a product or an attention
+  enum row_kind rows;
+  int32_t n, k;                            // product
+  int32_t launches;                        // 1; 0: there is no such kernel
+  uint32_t epilogue_kinds;                 // bit per enum epilogue_kind
+  struct traffic traffic;                  // compulsory bytes; all operations
+  struct traffic_rate product_flops;       // of these, by the units that compute products
+  struct traffic_rate epilogue_flops;      // of these, in a product's epilogue
+  struct traffic_rate hot_read, hot_write; // of these bytes, those of a tensor that the kernel just
+                                           // before wrote, or just after reads
+  struct traffic_rate again; // bytes of operands that tiles of an attention read again
+  double live_row_bytes;     // of the values of one row that a row program holds, if it needs them
+                             // all at once
+};
+
+// The size of a batch, as costs and traffic see it.
+struct batch_size {
+  int64_t n_tokens, n_seqs, sum_sq;
+};
+
+enum cost_bound { BOUND_MEMORY, BOUND_COMPUTE, BOUND_LAUNCH, BOUNDS };
+const char *cost_bound_name(enum cost_bound bound); // "memory", "compute", "launch"
+
+// Bytes through main memory. Lower: all that might be found in the last-level cache is. Upper: no
+// byte is found there, and every tile reads its operands again. Expected: the model of
+// docs/TRAFFIC.md in between.
+struct byte_bounds {
+  double compulsory, expected, lower, upper;
+};
+
+// What a kernel, or a plan, is predicted to cost for one batch.
+struct cost {
+  struct byte_bounds read, write;
+  double flops;
+  int32_t launches;
+  // Of the expected bytes through memory and the cache, of the operations, of starting it; and the
+  // whole: the larger of the first two, and the third.
+  double memory_us, compute_us, launch_us, us;
+  enum cost_bound bound; // which one it spends most on
+  double intensity;      // operations for each expected byte: where it stands on the roofline
+};
+
 // Order of a step's operands, by kind:
 //   STEP_ROW      in[0 .. row.n_inputs) are the program's inputs; the index operands of gathers
 //   follow (in[index_operand],
@@ -104,6 +152,7 @@ struct step {
     struct attention_problem attention;
   };
   struct traffic traffic;
+  struct cost cost; // for plan.batch, with the rates of the caps; step_cost for others
   uint8_t n_nodes;
   int32_t nodes[STEP_MAX_NODES]; // graph nodes this step covers
   char label[64];                // "linear+bias+gelu" and so on; metrics, explain
@@ -114,6 +163,12 @@ struct decision {
   int32_t producer, consumer; // node indices
   bool fused;
   const char *reason; // static text
+  bool legal;         // one kernel can do both; else there is nothing to weigh, and both[] is empty
+  int32_t tensor;     // what goes along the edge
+  // Two kernels with the tensor in memory between them, against one. Of an edge inside a larger
+  // kernel: that one cut in two behind the producer and all that leads to it.
+  struct kernel_work first, second, both;
+  struct cost apart_cost, fused_cost; // for plan.batch; decision_cost for others
 };
 
 struct plan_limits {
@@ -128,6 +183,8 @@ struct traffic_sum {
 
 struct plan {
   enum fusion_mode mode;
+  struct batch_size batch;   // that the costs in this plan are for: the largest
+  struct device_rates rates; // by which they were predicted
   struct step *steps;
   int32_t n_steps;
   int64_t arena_bytes; // lane arena for the largest batch

@@ -64,6 +64,8 @@ struct planner {
   uint32_t *seen; // [n_groups] marks of path searches
   int32_t *stack; // [n_groups]
   uint32_t seen_mark;
+  uint32_t *node_seen, *tensor_seen; // [n_nodes], [n_tensors] marks of node sets
+  bool placed;                       // place.c is through
 
   // memory
   struct buffer *buffers; // [n_tensors] by tensor, then [n_nodes] an attention's score matrix
@@ -89,9 +91,26 @@ MUST_USE enum status planner_order(struct planner *planner);
 MUST_USE enum status planner_decide(struct planner *planner);
 // steps.c: groups into steps whose operands name tensors; place and offset are still open.
 MUST_USE enum status planner_steps(struct planner *planner);
+struct attention_problem attention_problem_of(const struct planner *planner,
+                                              const struct node *node);
 // place.c: chains, tile scratch, arena; fills place, offset and stride of every operand.
 MUST_USE enum status planner_place(struct planner *planner);
+// work.c: nodes that one kernel runs, or might.
+struct node_set {
+  int32_t nodes[2 * STEP_MAX_NODES];
+  int n;
+};
+void node_set_add(struct node_set *set, int32_t node);
+void node_set_group(const struct planner *planner, const struct group *group, struct node_set *set);
+struct kernel_work planner_work(struct planner *planner, const struct node_set *set);
+// Fills the works of a decision about the edge that carries `tensor`, once groups are settled.
+void planner_weigh(struct planner *planner, struct decision *decision, int32_t tensor);
 // traffic.c
+void rate_add(struct traffic_rate *rate, enum row_kind rows, double per_row);
+double inst_flops(const struct row_inst *inst);
+double activation_flops(uint8_t act);
+void attention_flops(const struct attention_problem *problem, enum step_kind kind,
+                     struct traffic_rate *flops);
 void step_traffic(struct step *step);
 MUST_USE enum status plan_sum_traffic(struct plan *plan); // after every step_traffic
 

@@ -70,6 +70,7 @@ static struct decision decide_edge(struct planner *planner, int32_t producer, in
   else
     decision.reason = planner->why[consumer * NODE_MAX_INPUTS + input];
   FW_ASSERT(decision.reason);
+  planner_weigh(planner, &decision, tensor);
   return decision;
 }
 
@@ -93,12 +94,15 @@ enum status planner_decide(struct planner *planner) {
         plan->decisions[plan->n_decisions++] = decide_edge(planner, producer, n, i);
     }
     const struct group *group = &planner->groups[planner->group_of[n]];
-    if (group->n_parts > 1 && n != group->head && planner->nodes[n].op == OP_LINEAR)
-      plan->decisions[plan->n_decisions++] = (struct decision){
+    if (group->n_parts > 1 && n != group->head && planner->nodes[n].op == OP_LINEAR) {
+      struct decision *decision = &plan->decisions[plan->n_decisions++];
+      *decision = (struct decision){
           .producer = group->head,
           .consumer = n,
           .fused = true,
           .reason = "same input, results feed one attention: one product, weights side by side"};
+      planner_weigh(planner, decision, planner->nodes[n].in[0]);
+    }
   }
   return STATUS_OK;
 }

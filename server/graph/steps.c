@@ -164,8 +164,8 @@ static void linear_step(struct planner *planner, const struct group *group) {
 }
 
 // ---- attention ----
-static struct attention_problem attention_problem_of(const struct planner *planner,
-                                                     const struct node *node) {
+struct attention_problem attention_problem_of(const struct planner *planner,
+                                              const struct node *node) {
   const struct tensor *q = &planner->graph->tensors[node->in[0]];
   struct attention_problem problem = {
       .heads = node->attrs.heads, .causal = node->attrs.causal, .dtype = q->dtype};

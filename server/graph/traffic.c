@@ -7,7 +7,7 @@
 #define FLOPS_ACTIVATION                                                                           \
   8 // a polynomial or an exp and a division; a convention, not a count of instructions
 
-static void rate_add(struct traffic_rate *rate, enum row_kind rows, double per_row) {
+void rate_add(struct traffic_rate *rate, enum row_kind rows, double per_row) {
   if (rows == ROWS_TOKENS) rate->per_token += per_row;
   if (rows == ROWS_SEQS) rate->per_seq += per_row;
   if (rows == ROWS_SCORES) rate->per_score += per_row;
@@ -59,11 +59,11 @@ static void write_bytes(struct step *step) {
 }
 
 // ---- operations ----
-static double activation_flops(uint8_t act) {
+double activation_flops(uint8_t act) {
   return act == ACT_NONE ? 0 : act == ACT_RELU ? 1 : FLOPS_ACTIVATION;
 }
 
-static double inst_flops(const struct row_inst *inst) {
+double inst_flops(const struct row_inst *inst) {
   switch ((enum row_opcode)inst->op) {
   case RI_LOAD:
   case RI_STORE:
@@ -104,12 +104,11 @@ static void linear_flops(struct step *step) {
   rate_add(&step->traffic.flops, step->rows, per_row);
 }
 
-static void attention_flops(struct step *step) {
-  const struct attention_problem *problem = &step->attention;
+void attention_flops(const struct attention_problem *problem, enum step_kind kind,
+                     struct traffic_rate *flops) {
   double product = 2.0 * problem->head_dim * problem->heads, heads = problem->heads;
   double softmax = 5 * heads, all = 2 * product + heads + softmax;
-  struct traffic_rate *flops = &step->traffic.flops;
-  switch (step->kind) {
+  switch (kind) {
   case STEP_SCORES:
   case STEP_CONTEXT:
     flops->per_score = product;
@@ -134,7 +133,7 @@ void step_traffic(struct step *step) {
   else if (step->kind == STEP_LINEAR)
     linear_flops(step);
   else
-    attention_flops(step);
+    attention_flops(&step->attention, step->kind, &step->traffic.flops);
 }
 
 // ---- totals ----

@@ -1,0 +1,50 @@
+// The documented defaults of the cost model's constants; docs/PLANNER.md has their sources.
+#include "graph/rates.h"
+
+struct device_rates device_rates_gpu(void) {
+  struct device_rates rates = {
+      .read = 4.50e12,
+      .triad = 4.30e12,
+      .copy = 4.26e12,
+      .write = 4.28e12,
+      .cache = 8.0e12,
+      .cache_bytes = 60 << 20,
+      .vector = 10e12,
+      .epilogue = 12e12,
+      .fused_product = 1,
+      .launch_us = 0.9,
+      .tile_m = 128,
+      .tile_n = 256,
+      .tile_group = 8,
+      .row_bytes = 256 << 10, // the register file of one multiprocessor
+  };
+  rates.product[DTYPE_F32] = 51e12;
+  rates.product[DTYPE_F16] = 672e12;
+  rates.product[DTYPE_BF16] = 741e12;
+  return rates;
+}
+
+struct device_rates device_rates_cpu(int threads) {
+  double n = threads < 1 ? 1 : threads;
+  // A few cores fill a memory channel each; eight are more than most sockets' memory can feed.
+  double memory = 12e9 * (n < 8 ? n : 8 + (n - 8) / 4);
+  struct device_rates rates = {
+      .read = 1.1 * memory,
+      .triad = 0.95 * memory,
+      .copy = 0.9 * memory,
+      .write = 0.6 * memory, // a line is read before it is written
+      .cache = 30e9 * n,
+      .cache_bytes = 32 << 20,
+      .vector = 8e9 * n,
+      .epilogue = 8e9 * n,
+      .fused_product = 1,
+      .launch_us = 1,
+      .tile_m = 32,
+      .tile_n = 64,
+      .tile_group = (int32_t)n,
+      .row_bytes = 256 << 10, // of the second-level cache
+  };
+  rates.product[DTYPE_F32] = 60e9 * n;
+  rates.product[DTYPE_BF16] = rates.product[DTYPE_F16] = 120e9 * n;
+  return rates;
+}

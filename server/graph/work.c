@@ -1,0 +1,274 @@
+// What a kernel that runs a set of nodes would do: bytes, operations, by what units. Of finished
+// steps, and of sets of nodes that the planner only thinks about; the formulas are those of
+// traffic.c, node by node.
+#include "base/log.h"
+#include "graph/cost.h"
+#include "graph/planner.h"
+
+#include <string.h>
+
+// ---- of a step ----
+static void linear_rates(const struct step *step, struct kernel_work *work) {
+  const struct linear_problem *linear = &step->linear;
+  rate_add(&work->product_flops, step->rows, 2.0 * linear->n * linear->k);
+  for (int i = 0; i < linear->n_epilogue; i++) {
+    const struct epilogue_op *op = &linear->epilogue[i];
+    work->epilogue_kinds |= 1u << op->kind;
+    rate_add(&work->epilogue_flops, step->rows,
+             linear->n * (op->kind == EPI_ACT ? activation_flops(op->act) : 1.0));
+  }
+}
+
+// The two products of an attention, and the keys and values that each tile of queries reads.
+static void attention_rates(const struct attention_problem *problem, enum step_kind kind,
+                            struct kernel_work *work) {
+  double half = problem->causal && kind == STEP_ATTENTION ? 0.5 : 1, tile = 128;
+  double product = 2.0 * problem->head_dim * problem->heads;
+  double kv = 2.0 * problem->head_dim * problem->kv_heads * (double)dtype_bytes(problem->dtype);
+  if (kind == STEP_ATTENTION) {
+    work->product_flops.per_score = 2 * product * half;
+    if (problem->causal) work->product_flops.per_token = product;
+    work->again.per_score = kv * half / tile;
+    work->again.per_token = -kv * half;
+  }
+  if (kind == STEP_SCORES || kind == STEP_CONTEXT) work->product_flops.per_score = product;
+}
+
+// Bytes of the live values of one row of a program that must see whole rows.
+static double live_row_bytes(const struct row_program *program) {
+  for (int i = 0; i < program->n_insts; i++)
+    if (program->insts[i].op >= RI_SUM)
+      return (double)program->n_regs * program->cols * (double)sizeof(float);
+  return 0;
+}
+
+struct kernel_work step_work(const struct step *step) {
+  struct kernel_work work = {
+      .kind = step->kind, .rows = step->rows, .launches = 1, .traffic = step->traffic};
+  if (step->kind == STEP_LINEAR) {
+    work.dtype = step->linear.x_dtype;
+    work.n = step->linear.n, work.k = step->linear.k;
+    linear_rates(step, &work);
+  } else if (step->kind == STEP_ROW) {
+    work.live_row_bytes = live_row_bytes(&step->row);
+  } else {
+    work.dtype = step->attention.dtype;
+    attention_rates(&step->attention, step->kind, &work);
+  }
+  return work;
+}
+
+// ---- of a set of nodes ----
+void node_set_add(struct node_set *set, int32_t node) {
+  FW_ASSERT(set->n < (int)(sizeof set->nodes / sizeof *set->nodes));
+  set->nodes[set->n++] = node;
+}
+
+void node_set_group(const struct planner *planner, const struct group *group,
+                    struct node_set *set) {
+  for (int32_t node = group->head; node >= 0; node = planner->next[node])
+    node_set_add(set, node);
+}
+
+static bool in_set(const struct planner *planner, int32_t node) {
+  return node >= 0 && planner->node_seen[node] == planner->seen_mark;
+}
+
+// Work on rows whose results depend on the same rows only.
+static bool is_row_local(const struct node *node) {
+  enum op_class cls = op_def_get(node->op)->cls;
+  return cls == OPC_LINEAR || (cls == OPC_ROW && node->op != OP_POOL);
+}
+
+// Does the tensor stay in a tile between two kernels of a chain? Known once memory is laid out;
+// before, when both ends work row by row and it takes no more than half a tile.
+static bool stays_in_tile(const struct planner *planner, int32_t tensor) {
+  const struct tensor *t = &planner->graph->tensors[tensor];
+  int32_t producer = planner->producer[tensor];
+  const struct buffer *buffer = &planner->buffers[planner->buffer_of[tensor]];
+  if (!planner->caps->row_chains || planner->mode == FUSION_OFF || producer < 0) return false;
+  if (planner->placed && buffer->used) return buffer->place == PLACE_TILE;
+  int64_t bytes = (int64_t)t->cols * planner->caps->tile_rows * (int64_t)dtype_bytes(t->dtype);
+  if (planner->wanted[tensor] || bytes > planner->caps->tile_bytes / 2 ||
+      !is_row_local(&planner->nodes[producer]))
+    return false;
+  for (int32_t i = planner->reader_start[tensor]; i < planner->reader_start[tensor + 1]; i++) {
+    const struct node *reader = &planner->nodes[planner->readers[i]];
+    if (!is_row_local(reader) || planner->graph->tensors[reader->out].rows != t->rows) return false;
+  }
+  return true;
+}
+
+static void read_tensor(struct planner *planner, const struct node *node, int i, enum row_kind rows,
+                        struct kernel_work *work) {
+  int32_t tensor = node->in[i];
+  const struct tensor *t = &planner->graph->tensors[tensor];
+  double bytes = (double)t->cols * (double)dtype_bytes(t->dtype);
+  if (in_set(planner, planner->producer[tensor])) return;
+  if (node->op == OP_EMBEDDING && i == 1) {
+    rate_add(&work->traffic.read, rows, bytes);
+    return;
+  }
+  bool positions = t->kind == TENSOR_POSITIONS; // each gather looks at them
+  if (planner->tensor_seen[tensor] == planner->seen_mark && !positions) return;
+  planner->tensor_seen[tensor] = planner->seen_mark;
+  if (stays_in_tile(planner, tensor)) return;
+  if (t->kind == TENSOR_WEIGHT) {
+    work->traffic.read.fixed += bytes * t->n_rows;
+    return;
+  }
+  bool one_of_sequence = node->op == OP_POOL && node->attrs.pool == POOL_CLS;
+  rate_add(&work->traffic.read, one_of_sequence ? ROWS_SEQS : t->rows, bytes);
+}
+
+static bool is_read_outside(const struct planner *planner, int32_t tensor) {
+  if (planner->wanted[tensor]) return true;
+  for (int32_t i = planner->reader_start[tensor]; i < planner->reader_start[tensor + 1]; i++)
+    if (!in_set(planner, planner->readers[i])) return true;
+  return false;
+}
+
+// Operations of a row op, by the instructions that it is lowered to.
+static double row_node_flops(const struct planner *planner, const struct node *node,
+                             enum row_kind rows) {
+  const struct tensor *out = &planner->graph->tensors[node->out],
+                      *in = &planner->graph->tensors[node->in[0]];
+  int32_t cols = op_def_get(node->op)->whole_row && in->cols > out->cols ? in->cols : out->cols;
+  struct row_builder builder;
+  double flops = 0;
+  row_builder_init(&builder, planner->graph, rows, cols);
+  row_builder_node(&builder, node);
+  for (int i = 0; i < builder.n_insts; i++) {
+    struct row_inst inst = {.op = builder.insts[i].op, .aux = builder.insts[i].aux};
+    flops += inst_flops(&inst);
+  }
+  return flops * cols;
+}
+
+static void add_row_node(const struct planner *planner, const struct node *node, bool in_epilogue,
+                         struct kernel_work *work) {
+  const struct tensor *out = &planner->graph->tensors[node->out];
+  double flops = row_node_flops(planner, node, out->rows);
+  rate_add(&work->traffic.flops, out->rows, flops);
+  if (node->op == OP_POOL && node->attrs.pool != POOL_CLS)
+    rate_add(&work->traffic.flops, ROWS_TOKENS, out->cols);
+  if (in_epilogue) rate_add(&work->epilogue_flops, out->rows, flops);
+}
+
+static void add_linear_node(const struct planner *planner, const struct node *node,
+                            struct kernel_work *work) {
+  const struct tensor *out = &planner->graph->tensors[node->out],
+                      *x = &planner->graph->tensors[node->in[0]];
+  work->n += out->cols, work->k = x->cols;
+  work->dtype = x->dtype;
+  double product = 2.0 * out->cols * x->cols, bias = node->n_in > 2 ? out->cols : 0;
+  rate_add(&work->traffic.flops, out->rows, product + bias);
+  rate_add(&work->product_flops, out->rows, product);
+  rate_add(&work->epilogue_flops, out->rows, bias);
+  if (node->n_in > 2) work->epilogue_kinds |= 1u << EPI_BIAS;
+}
+
+static void add_node(struct planner *planner, int32_t index, struct kernel_work *work) {
+  const struct node *node = &planner->nodes[index];
+  const struct op_def *def = op_def_get(node->op);
+  struct op_fold fold;
+  bool in_epilogue = work->kind == STEP_LINEAR;
+  if (def->cls == OPC_LINEAR) add_linear_node(planner, node, work);
+  if (def->cls == OPC_ATTENTION) {
+    struct attention_problem problem = attention_problem_of(planner, node);
+    work->dtype = problem.dtype;
+    attention_flops(&problem, STEP_ATTENTION, &work->traffic.flops);
+    attention_rates(&problem, STEP_ATTENTION, work);
+  }
+  if (def->cls != OPC_ROW) return;
+  add_row_node(planner, node, in_epilogue, work);
+  for (int i = 0; in_epilogue && def->fold && i < node->n_in; i++)
+    if (in_set(planner, planner->producer[node->in[i]]) &&
+        def->fold(planner->graph, node, node->in[i], &fold) && fold.has_epilogue)
+      work->epilogue_kinds |= 1u << fold.epilogue.kind;
+}
+
+static enum step_kind kind_of(const struct planner *planner, const struct node_set *set) {
+  for (int i = 0; i < set->n; i++) {
+    enum op_class cls = op_def_get(planner->nodes[set->nodes[i]].op)->cls;
+    if (cls == OPC_LINEAR) return STEP_LINEAR;
+    if (cls == OPC_ATTENTION) return STEP_ATTENTION;
+  }
+  return STEP_ROW;
+}
+
+struct kernel_work planner_work(struct planner *planner, const struct node_set *set) {
+  struct kernel_work work = {.kind = kind_of(planner, set), .launches = set->n > 0};
+  uint32_t mark = ++planner->seen_mark;
+  for (int i = 0; i < set->n; i++)
+    planner->node_seen[set->nodes[i]] = mark;
+  for (int i = 0; i < set->n; i++) {
+    const struct node *node = &planner->nodes[set->nodes[i]];
+    const struct tensor *out = &planner->graph->tensors[node->out];
+    work.rows = out->rows;
+    for (int in = 0; in < node->n_in; in++)
+      read_tensor(planner, node, in, out->rows, &work);
+    if (is_read_outside(planner, node->out) && !stays_in_tile(planner, node->out))
+      rate_add(&work.traffic.write, out->rows, (double)out->cols * (double)dtype_bytes(out->dtype));
+    add_node(planner, set->nodes[i], &work);
+  }
+  return work;
+}
+
+// ---- of a decision ----
+// The nodes of `all` that lead to `last`, and itself.
+static void leading_to(const struct planner *planner, const struct node_set *all, int32_t last,
+                       struct node_set *out, struct node_set *rest) {
+  bool leads[2 * STEP_MAX_NODES] = {false};
+  for (int i = all->n - 1; i >= 0; i--) { // in graph order: readers come later
+    leads[i] = all->nodes[i] == last;
+    for (int j = i + 1; j < all->n && !leads[i]; j++) {
+      const struct node *reader = &planner->nodes[all->nodes[j]];
+      for (int in = 0; in < reader->n_in && leads[j]; in++)
+        if (reader->in[in] == planner->nodes[all->nodes[i]].out) leads[i] = true;
+    }
+  }
+  for (int i = 0; i < all->n; i++)
+    node_set_add(leads[i] ? out : rest, all->nodes[i]);
+}
+
+// Of a product of several parts: the product that `linear` is, and its bias node.
+static void one_part(const struct planner *planner, const struct node_set *all, int32_t linear,
+                     struct node_set *out, struct node_set *rest) {
+  for (int i = 0; i < all->n; i++) {
+    const struct node *node = &planner->nodes[all->nodes[i]];
+    bool mine = all->nodes[i] == linear ||
+                (node->op == OP_BIAS && node->in[0] == planner->nodes[linear].out);
+    node_set_add(mine ? out : rest, all->nodes[i]);
+  }
+}
+
+static void set_hot(const struct planner *planner, int32_t tensor, struct decision *decision) {
+  const struct tensor *t = &planner->graph->tensors[tensor];
+  if (planner->producer[tensor] != decision->producer || stays_in_tile(planner, tensor)) return;
+  double bytes = (double)t->cols * (double)dtype_bytes(t->dtype);
+  rate_add(&decision->first.hot_write, t->rows, bytes);
+  rate_add(&decision->second.hot_read, t->rows, bytes);
+}
+
+void planner_weigh(struct planner *planner, struct decision *decision, int32_t tensor) {
+  struct node_set first = {.n = 0}, second = {.n = 0}, both = {.n = 0};
+  int32_t from = planner->group_of[decision->producer], to = planner->group_of[decision->consumer];
+  const struct group *group = &planner->groups[to];
+  decision->tensor = tensor;
+  if (from != to) {
+    node_set_group(planner, &planner->groups[from], &first);
+    node_set_group(planner, group, &second);
+  } else {
+    decision->legal = true;
+    node_set_group(planner, group, &both);
+    if (planner->producer[tensor] != decision->producer) // products side by side
+      one_part(planner, &both, decision->consumer, &second, &first);
+    else
+      leading_to(planner, &both, decision->producer, &first, &second);
+    decision->both = planner_work(planner, &both);
+  }
+  decision->first = planner_work(planner, &first);
+  decision->second = planner_work(planner, &second);
+  set_hot(planner, tensor, decision);
+}

@@ -1,0 +1,254 @@
+// The cost model: what it predicts for kernels and plans worked out by hand, and what must hold of
+// its byte bounds for any plan.
+#include "blocks.h"
+#include "graph/cost.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define ALL 0xff
+#define MB 1e6
+
+// A device of round numbers: 1 TB/s memory, 4 TB/s cache of 40 MB, 100 TFLOP/s, 1 us a kernel.
+static struct device_rates round_rates(void) {
+  struct device_rates rates = {.read = 1e12,
+                               .triad = 1e12,
+                               .copy = 1e12,
+                               .write = 1e12,
+                               .cache = 4e12,
+                               .cache_bytes = 40000000,
+                               .vector = 10e12,
+                               .epilogue = 10e12,
+                               .fused_product = 1,
+                               .launch_us = 1,
+                               .tile_m = 128,
+                               .tile_n = 256,
+                               .tile_group = 8,
+                               .row_bytes = 1 << 18};
+  for (int d = 0; d < DTYPE_COUNT; d++)
+    rates.product[d] = 100e12;
+  return rates;
+}
+
+static struct plan *plan_with(const struct graph *graph, enum fusion_mode mode, bool chains,
+                              int32_t max_tokens) {
+  struct plan_caps caps = {.row_chains = chains,
+                           .tile_rows = 32,
+                           .tile_bytes = 1 << 24,
+                           .epilogue_max = 4,
+                           .epilogue_kinds = 0x1f,
+                           .rates = round_rates()};
+  for (int d = 0; d < DTYPE_COUNT; d++)
+    caps.dtype_ok[d] = true;
+  struct plan_limits limits = {max_tokens, max_tokens, 512};
+  struct plan *plan;
+  struct error err = {0};
+  if (plan_build(graph, mode, &caps, &limits, &plan, &err) != STATUS_OK)
+    fail_msg("%s", err.message);
+  return plan;
+}
+
+static void near(double found, double expected, double tolerance, const char *what) {
+  if (!(fabs(found - expected) <= tolerance * fabs(expected)))
+    fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
+}
+
+// ---- one kernel ----
+static void batches_of_equal_sequences(void **state) {
+  (void)state;
+  struct batch_size batch = batch_of(300, 128);
+  assert_int_equal(batch.n_seqs, 3);
+  assert_int_equal(batch.sum_sq, 2 * 128 * 128 + 44 * 44);
+  batch = batch_of(7, 128);
+  assert_int_equal(batch.n_seqs, 1);
+  assert_int_equal(batch.sum_sq, 49);
+}
+
+// 2^20 rows of 64 floats, read and written: 537 MB at 1 TB/s.
+static void element_wise_kernel_takes_its_bytes_over_the_bandwidth(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_F32);
+  output_add(&graph, maker_unary(&m, OP_RELU, maker_input(&m, ROWS_TOKENS, 64)));
+  struct plan *plan = plan_with(&graph, FUSION_ON, false, 1 << 20);
+  struct cost cost = plan->steps[0].cost;
+  near(cost.memory_us, 2.0 * (1 << 20) * 64 * 4 / 1e6, 1e-9, "us");
+  near(cost.us, cost.memory_us + 1, 1e-9, "and the launch");
+  assert_int_equal(cost.bound, BOUND_MEMORY);
+  near(cost.intensity, 1.0 / 8, 1e-9, "one operation for each eight bytes");
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
+// The same model is bound by its launch at one token, by the weights' bytes at 64, by arithmetic at
+// 65,536.
+static void product_moves_along_the_roofline_with_the_batch(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_BF16);
+  int32_t x = maker_input(&m, ROWS_TOKENS, 64);
+  output_add(&graph, maker_linear(&m, x, 64, false));
+  x = maker_input(&m, ROWS_TOKENS, 8192);
+  output_add(&graph, maker_linear(&m, x, 8192, false));
+  struct plan *plan = plan_with(&graph, FUSION_ON, false, 65536);
+  struct device_rates rates = round_rates();
+  struct cost steps[2], total;
+  struct batch_size batch = batch_of(1, 1);
+  plan_cost(plan, &rates, &batch, ALL, steps, &total);
+  assert_int_equal(steps[0].bound, BOUND_LAUNCH);
+  assert_int_equal(steps[1].bound, BOUND_MEMORY);
+  near(steps[1].memory_us, 8192.0 * 8192 * 2 / 1e6, 1e-3, "the weights");
+  batch = batch_of(65536, 128);
+  plan_cost(plan, &rates, &batch, ALL, steps, &total);
+  assert_int_equal(steps[1].bound, BOUND_COMPUTE);
+  near(steps[1].compute_us, 2.0 * 65536 * 8192 * 8192 / 100e6, 1e-3, "the operations");
+  plan_cost(plan, &rates, &batch, 1, steps, &total);
+  near(total.us, steps[0].us, 1e-9, "what nobody asks for costs nothing");
+  assert_true(steps[1].us == 0);
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
+// Measured on an H200 by its counters: 596 MB read for 168 MB compulsory.
+static void large_product_reads_its_weights_again(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_BF16);
+  output_add(&graph, maker_linear(&m, maker_input(&m, ROWS_TOKENS, 4096), 4096, false));
+  struct plan *plan = plan_with(&graph, FUSION_ON, false, 16384);
+  struct device_rates rates = device_rates_gpu();
+  struct cost cost;
+  plan_cost(plan, &rates, &plan->batch, ALL, NULL, &cost);
+  near(cost.read.compulsory, 167.8 * MB, 1e-3, "compulsory");
+  near(cost.read.expected, 596 * MB, 0.25, "expected");
+  assert_true(cost.read.upper > cost.read.expected);
+  struct batch_size batch = batch_of(512, 512); // one group of tiles: nothing is read again
+  plan_cost(plan, &rates, &batch, ALL, NULL, &cost);
+  assert_true(cost.read.expected <= cost.read.compulsory);
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
+// ---- a plan's steps together ----
+// gelu, then a norm over other columns cannot fuse: 4 MB between them are found in a cache of 40,
+// 4 GB are not.
+static void small_intermediate_is_found_in_the_cache(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_F32);
+  int32_t h = maker_unary(&m, OP_GELU, maker_input(&m, ROWS_TOKENS, 1024));
+  output_add(&graph, maker_linear(&m, h, 8, false));
+  struct plan *plan = plan_with(&graph, FUSION_OFF, false, 1 << 20);
+  struct device_rates rates = round_rates();
+  struct cost steps[2], total;
+  struct batch_size batch = batch_of(1024, 128);
+  plan_cost(plan, &rates, &batch, ALL, steps, &total);
+  assert_true(steps[1].read.expected < 0.02 * steps[1].read.compulsory);
+  assert_true(steps[0].write.lower == 0);
+  batch = batch_of(1 << 20, 128);
+  plan_cost(plan, &rates, &batch, ALL, steps, &total);
+  assert_true(steps[1].read.expected > 0.99 * steps[1].read.compulsory);
+  assert_true(steps[0].write.expected > 0.99 * steps[0].write.compulsory);
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
+static void bounds_hold(const struct byte_bounds *bounds, const char *what) {
+  double slack = 1e-9 * bounds->upper + 1e-6;
+  if (!(bounds->lower <= bounds->expected + slack && bounds->expected <= bounds->upper + slack &&
+        bounds->lower <= bounds->compulsory + slack &&
+        bounds->compulsory <= bounds->upper + slack && bounds->lower >= -slack))
+    fail_msg("%s: lower %g, compulsory %g, expected %g, upper %g", what, bounds->lower,
+             bounds->compulsory, bounds->expected, bounds->upper);
+}
+
+static void check_costs(const struct plan *plan, const struct batch_size *batch) {
+  struct device_rates rates[] = {round_rates(), device_rates_gpu(), device_rates_cpu(4)};
+  struct cost *steps = calloc((size_t)plan->n_steps + 1, sizeof *steps), total;
+  struct traffic_total traffic =
+      plan_traffic(plan, ALL, batch->n_tokens, batch->n_seqs, batch->sum_sq);
+  for (int r = 0; r < 3; r++) {
+    plan_cost(plan, &rates[r], batch, ALL, steps, &total);
+    near(total.read.compulsory, traffic.read_bytes, 1e-9, "reads");
+    near(total.write.compulsory, traffic.write_bytes, 1e-9, "writes");
+    near(total.flops, traffic.flops, 1e-9, "operations");
+    assert_int_equal(total.launches, traffic.kernels);
+    for (int32_t s = 0; s < plan->n_steps; s++) {
+      bounds_hold(&steps[s].read, plan->steps[s].label);
+      bounds_hold(&steps[s].write, plan->steps[s].label);
+      assert_true(steps[s].us > 0);
+    }
+  }
+  free(steps);
+}
+
+// Nodes weighed one by one make the same kernel as the step that was built from them.
+static int check_decisions(const struct plan *plan, const struct batch_size *batch) {
+  int n_fused = 0;
+  for (int32_t d = 0; d < plan->n_decisions; d++) {
+    const struct decision *decision = &plan->decisions[d];
+    assert_int_equal(decision->first.launches, 1);
+    assert_int_equal(decision->second.launches, 1);
+    assert_int_equal(decision->both.launches, decision->legal);
+    if (!decision->fused) continue;
+    for (int32_t s = 0; s < plan->n_steps; s++) {
+      const struct step *step = &plan->steps[s];
+      for (int i = 0; i < step->n_nodes; i++) {
+        if (step->nodes[i] != decision->consumer) continue;
+        near(traffic_at(&decision->both.traffic.read, batch),
+             traffic_at(&step->traffic.read, batch), 1e-9, step->label);
+        near(traffic_at(&decision->both.traffic.write, batch),
+             traffic_at(&step->traffic.write, batch), 1e-9, step->label);
+        assert_int_equal(decision->both.kind, step->kind);
+        n_fused++;
+      }
+    }
+    struct cost apart, fused;
+    decision_cost(decision, &plan->rates, batch, &apart, &fused);
+    assert_int_equal(apart.launches, 2);
+    assert_int_equal(fused.launches, 1);
+  }
+  return n_fused;
+}
+
+static void costs_of_random_plans_agree_with_their_traffic(void **state) {
+  (void)state;
+  int n_fused = 0;
+  for (int round = 0; round < 120; round++) {
+    struct rng rng = {.state = (uint64_t)round * 977 + 5};
+    struct graph graph;
+    struct graph_maker maker;
+    maker_init(&maker, &graph, &rng, round % 2 ? DTYPE_BF16 : DTYPE_F32);
+    maker_random(&maker, 1 + rng_below(&rng, 45));
+    struct batch_size batch = batch_of(1 + rng_below(&rng, 3000), 1 + rng_below(&rng, 200));
+    for (int mode = 0; mode < FUSION_MODES; mode++) {
+      for (int chains = 0; chains < 2; chains++) {
+        struct plan *plan = plan_with(&graph, (enum fusion_mode)mode, chains, 4096);
+        check_costs(plan, &batch);
+        n_fused += check_decisions(plan, &batch);
+        plan_free(plan);
+      }
+    }
+    graph_deinit(&graph);
+  }
+  if (n_fused < 300) fail_msg("only %d fused edges were looked at", n_fused);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(batches_of_equal_sequences),
+      cmocka_unit_test(element_wise_kernel_takes_its_bytes_over_the_bandwidth),
+      cmocka_unit_test(product_moves_along_the_roofline_with_the_batch),
+      cmocka_unit_test(large_product_reads_its_weights_again),
+      cmocka_unit_test(small_intermediate_is_found_in_the_cache),
+      cmocka_unit_test(costs_of_random_plans_agree_with_their_traffic),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
