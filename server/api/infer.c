@@ -47,8 +47,15 @@ static void metrics_finished(const struct request *request, enum status status) 
   struct model_metrics *metrics = metrics_of(request->model, request->fusion);
   if (!metrics) return;
   atomic_fetch_sub_explicit(&metrics->in_flight, 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(&metrics->finished[status], 1, memory_order_relaxed);
-  if (status != STATUS_OK) return;
+  // Release: whoever sees this end sees the beginning too.
+  atomic_fetch_add_explicit(&metrics->finished[status], 1, memory_order_release);
+  if (status != STATUS_OK) {
+    atomic_fetch_add_explicit(
+        status == STATUS_CANCELLED ? &metrics->cancelled_ns : &metrics->failed_ns,
+        (uint64_t)(clock_now_ns() - request->t_ns[STAGE_MESSAGE]), memory_order_relaxed);
+    return;
+  }
+  atomic_store_explicit(&metrics->last_ns, request->t_ns[STAGE_DONE], memory_order_relaxed);
   metrics_bytes(metrics, request);
   metrics_times(metrics, request);
 }

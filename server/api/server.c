@@ -31,12 +31,13 @@ void server_metadata(struct call *call, void *app) {
   const struct api *api = app;
   if (!empty_ok(call)) return;
   static char name[] = "fusewire", version[] = FUSEWIRE_VERSION, cost[] = "fusewire_cost",
-              fusion[] = "fusewire_fusion", fallback[] = "fusewire_auto_device_is_cpu";
-  char *extensions[] = {cost, fusion, fallback};
+              fusion[] = "fusewire_fusion", fallback[] = "fusewire_auto_device_is_cpu",
+              statistics[] = "statistics", configuration[] = "model_configuration";
+  char *extensions[] = {cost, fusion, statistics, configuration, fallback};
   Inference__ServerMetadataResponse reply = INFERENCE__SERVER_METADATA_RESPONSE__INIT;
   reply.name = name;
   reply.version = version;
   reply.extensions = extensions;
-  reply.n_extensions = api->fallback[0] ? 3 : 2;
+  reply.n_extensions = sizeof extensions / sizeof *extensions - !api->fallback[0];
   reply_message(call, &reply.base);
 }

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct rpc_metrics rpc_metrics;
 struct metrics_registry metrics_registry;
@@ -11,6 +12,12 @@ struct metrics_registry metrics_registry;
 struct model_metrics *metrics_model_add(const char *model, const char *version, const char *fusion,
                                         const char *device) {
   int n = atomic_load_explicit(&metrics_registry.n_models, memory_order_relaxed);
+  for (int i = 0; i < n; i++) {
+    struct model_metrics *old = metrics_registry.models[i];
+    if (strcmp(old->model, model) == 0 && strcmp(old->version, version) == 0 &&
+        strcmp(old->fusion, fusion) == 0 && strcmp(old->device, device) == 0)
+      return old;
+  }
   if (n == METRICS_MODELS) return NULL;
   struct model_metrics *metrics = calloc(1, sizeof *metrics);
   if (!metrics) return NULL;

@@ -10,17 +10,26 @@
 #include "base/status.h"
 #include <stdatomic.h>
 
+// Batches of one number of rows (of the batch dimension).
+#define METRICS_BATCH_ROWS 1024 // the last entry also has every larger batch
+struct batch_metrics {
+  _Atomic uint64_t runs, copy_in_ns, compute_ns, copy_out_ns;
+};
+
 // Per model and fusion mode.
 struct model_metrics {
   char model[256], version[32], fusion[8], device[16];
   _Atomic uint64_t accepted;               // ModelInfer calls whose model was found
   _Atomic uint64_t finished[STATUS_COUNT]; // by status; [0] is ok
   _Atomic int64_t in_flight;
+  _Atomic uint64_t failed_ns, cancelled_ns; // of those that finished so, from their last byte on
+  _Atomic int64_t last_ns;                  // when the last one was answered OK; 0: none yet
   _Atomic uint64_t batches, batch_requests, batch_tokens, rows;
   _Atomic uint64_t ran_tokens, graph_replays, fallback_kernels; // see struct lane_times
   _Atomic uint64_t batch_close[4];                              // enum batch_close
   _Atomic uint64_t read_bytes, write_bytes, unfused_bytes;      // estimates
   struct hist queue_ns, copy_in_ns, compute_ns, copy_out_ns, total_ns, batch_size_tokens;
+  struct batch_metrics batch_rows[METRICS_BATCH_ROWS]; // [rows - 1]
 };
 
 struct rpc_metrics { // per process, updated by rpc/ and net/
@@ -30,7 +39,9 @@ struct rpc_metrics { // per process, updated by rpc/ and net/
 };
 extern struct rpc_metrics rpc_metrics;
 
-// Control thread. Registered metrics live as long as the process.
+// Control thread. Registered metrics live as long as the process: a model that is loaded again, or
+// in the place of another of the same name, version, mode and device, goes on with the same ones.
+// NULL: no memory, or METRICS_MODELS are there.
 struct model_metrics *metrics_model_add(const char *model, const char *version, const char *fusion,
                                         const char *device);
 // Gauges that are read when scraped (queue length, slab bytes, RSS); registered once by main.

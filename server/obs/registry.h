@@ -1,4 +1,4 @@
-// What /metrics walks: shared by metrics.c and expo.c only.
+// What /metrics walks: shared by the files of obs/ only.
 #ifndef OBS_REGISTRY_H
 #define OBS_REGISTRY_H
 

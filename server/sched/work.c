@@ -153,4 +153,10 @@ void work_count(const struct work *work, const struct lane_times *times) {
   add(&metrics->fallback_kernels, times->fallbacks);
   add(&metrics->batch_close[work->close], 1);
   hist_record(&metrics->batch_size_tokens, (uint64_t)work->n_tokens);
+  int64_t rows = work->n_seqs < METRICS_BATCH_ROWS ? work->n_seqs : METRICS_BATCH_ROWS;
+  struct batch_metrics *batch = &metrics->batch_rows[rows > 0 ? rows - 1 : 0];
+  add(&batch->runs, 1);
+  add(&batch->copy_in_ns, times->copy_in_ns);
+  add(&batch->compute_ns, times->compute_ns);
+  add(&batch->copy_out_ns, times->copy_out_ns);
 }
