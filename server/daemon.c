@@ -173,8 +173,12 @@ static enum status open_network(struct daemon *daemon, struct error *err) {
                           .stream_window_bytes = conf->stream_window_bytes,
                           .connection_window_bytes = conf->connection_window_bytes};
   enum status status = net_open(&options, &daemon->net, err);
-  if (status == STATUS_OK) status = net_start(daemon->net, err);
-  return status;
+  if (status != STATUS_OK) return status;
+  struct wake *wakes[LIMIT_LOOPS];
+  for (int i = 0; i < options.n_loops; i++)
+    wakes[i] = net_loop_wake(daemon->net, i);
+  api_connect(&daemon->api, wakes);
+  return net_start(daemon->net, err);
 }
 
 static double gauge_queued(void *arg) {

@@ -5,11 +5,14 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 const struct method api_methods[] = {
 #define METHOD(service, name, handler) {"/" service "/" name, handler, NULL},
+#define STREAM(service, name, handler) {"/" service "/" name, handler, &handler##_stream},
 #include "api/methods.def"
 #undef METHOD
+#undef STREAM
 };
 const int api_n_methods = sizeof api_methods / sizeof *api_methods;
 
@@ -47,6 +50,30 @@ void api_serve(struct api *api, struct executor *const *executors, int n_executo
   // that came first stays.
   int loading = API_LOADING;
   atomic_compare_exchange_strong(&api->state, &loading, API_SERVING);
+  api_changed(api);
+}
+
+void api_connect(struct api *api, struct wake *const *wakes) {
+  for (int i = 0; i < api->n_loops; i++)
+    api->wakes[i] = wakes[i];
+}
+
+void api_changed(struct api *api) {
+  atomic_fetch_add(&api->epoch, 1);
+  for (int i = 0; i < api->n_loops; i++)
+    if (api->wakes[i]) wake_signal(api->wakes[i]);
+}
+
+bool api_quiesce(struct api *api, const _Atomic bool *give_up) {
+  api_changed(api);
+  uint32_t epoch = atomic_load(&api->epoch);
+  for (int i = 0; i < api->n_loops; i++)
+    while ((int32_t)(atomic_load_explicit(&api->loops[i].passed, memory_order_acquire) - epoch) <
+           0) {
+      if (atomic_load(give_up)) return false;
+      usleep(200);
+    }
+  return true;
 }
 
 void api_drain(struct api *api) {
@@ -54,6 +81,7 @@ void api_drain(struct api *api) {
   // While models load there is nothing to drain, and no request may ever meet a missing executor.
   while (state == API_SERVING && !atomic_compare_exchange_weak(&api->state, &state, API_DRAINING)) {
   }
+  api_changed(api);
 }
 
 bool api_ready(const struct api *api) {
@@ -65,6 +93,14 @@ bool api_ready(const struct api *api) {
 
 void api_reap(struct rpc *rpc, int loop, void *app) {
   struct api *api = app;
+  struct api_loop *mine = &api->loops[loop];
+  uint32_t epoch = atomic_load(&api->epoch);
+  if (epoch != mine->seen) {
+    mine->seen = epoch;
+    health_push(api, rpc, loop);
+    // Release: whatever this loop did with a table of the registry lies before.
+    atomic_store_explicit(&mine->passed, epoch, memory_order_release);
+  }
   if (atomic_load(&api->state) == API_LOADING) return;
   for (int i = 0; i < api->n_executors; i++) {
     struct request *request;

@@ -20,8 +20,20 @@ struct api_options {
   const char *fallback;      // why `auto` serves on the CPU; NULL or empty: it does not; as above
 };
 
+struct watcher;
+struct api_loop {           // what one loop thread owns
+  struct watcher *watchers; // health Watch calls
+  uint32_t seen;            // the epoch that they know of
+  _Atomic uint32_t passed;  // the last epoch at which the loop held nothing of the registry
+};
+
 struct api {
   _Atomic int state; // enum api_state
+  // Grows with every change that a client may be waiting to hear of, and with every table of the
+  // registry that is to be reclaimed.
+  _Atomic uint32_t epoch;
+  struct wake *wakes[LIMIT_LOOPS]; // api_connect
+  struct api_loop loops[LIMIT_LOOPS];
   struct registry *registry;
   struct executor *executors[LIMIT_DEVICES]; // set before state leaves LOADING
   int n_executors;
@@ -34,6 +46,13 @@ struct api {
 MUST_USE enum status api_open(struct api *api, const struct api_options *options,
                               struct error *err);
 void api_close(struct api *api); // after net_close: every request is back in its pool
+// The loops' wakes (net_loop_wake), so that changes reach them; before the loops run.
+void api_connect(struct api *api, struct wake *const *wakes);
+// Something that health tells has changed: Watch calls hear of it. Any thread.
+void api_changed(struct api *api);
+// Asks every loop to let go of what it may have read from the registry, and waits until all have:
+// registry_reclaim may follow. False: `give_up` became true first. Not on a loop's thread.
+bool api_quiesce(struct api *api, const _Atomic bool *give_up);
 // The executors exist and every model is loaded: serve. Control thread, once.
 void api_serve(struct api *api, struct executor *const *executors, int n_executors,
                const char *device);

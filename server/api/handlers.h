@@ -9,8 +9,12 @@
 #include <protobuf-c/protobuf-c.h>
 
 #define METHOD(service, name, handler) void handler(struct call *call, void *app);
+#define STREAM(service, name, handler)                                                             \
+  void handler(struct call *call, void *app);                                                      \
+  extern const struct method_stream handler##_stream;
 #include "api/methods.def"
 #undef METHOD
+#undef STREAM
 
 // Names in messages: at most so many bytes of what a client sent. Use with "%.*s".
 #define TEXT_SHOWN 64
@@ -23,6 +27,8 @@ void reply_message(struct call *call, const ProtobufCMessage *message);
 // message.
 struct model *model_find(struct api *api, struct slice name, struct slice version,
                          enum status *status, struct error *err);
+// Health Watch: tells the loop's watchers what has changed for them.
+void health_push(struct api *api, struct rpc *rpc, int loop);
 // "FP32" and so on: the protocol's words for our dtypes.
 const char *datatype_name(enum dtype dtype);
 

@@ -151,8 +151,9 @@ void model_statistics(struct call *call, void *app) {
   int n = 0;
   enum status status = wire_split_names(call_message(call), &names, &err);
   if (status == STATUS_OK && names.first.bytes == 0 && atomic_load(&api->state) != API_LOADING) {
-    for (; n < registry_count(api->registry); n++)
-      models[n] = registry_at(api->registry, n);
+    const struct registry_table *table = registry_table(api->registry);
+    for (int i = 0; i < table->n; i++)
+      if (table->entries[i].model) models[n++] = table->entries[i].model;
   } else if (status == STATUS_OK) {
     models[0] = model_find(api, names.first, names.second, &status, &err);
     n = 1;

@@ -86,19 +86,49 @@ MUST_USE enum status model_bind(struct model *model, const struct backend_ops *b
 void model_get(struct model *model);
 void model_put(struct model *model);
 
-// ---- registry: the set of models served -----------------------------------------------------
+// ---- registry: the models that are known, and which of them serve -----------------------------
+//
+// One thread changes it (the control thread, later the one that loads); loops read it without a
+// lock. Every change publishes a new table; the old one, and a model that it alone held, wait until
+// registry_reclaim, which is called when no reader can still be looking at them.
+
+enum model_state { MODEL_READY, MODEL_LOADING, MODEL_UNLOADING, MODEL_UNAVAILABLE };
+const char *model_state_name(enum model_state state); // "READY" and so on
+
+struct registry_entry {
+  char name[LIMIT_NAME_BYTES], version[32];
+  enum model_state state;
+  char reason[512];    // why it is not READY, or why its last reload changed nothing; may be empty
+  struct model *model; // counted; NULL: it does not serve
+};
+
+struct registry_table {
+  int n;
+  struct registry_entry entries[];
+};
 
 struct registry;
 MUST_USE enum status registry_open(struct registry **out);
-void registry_close(struct registry *registry);
-// Takes the caller's count. ALREADY_EXISTS: a model of that name and version is there.
-MUST_USE enum status registry_add(struct registry *registry, struct model *model,
-                                  struct error *err);
-// Borrowed while the registry lives; NULL: not there. An empty `version` means the one of that name
-// that was added last. Any thread, once the registry is filled.
+void registry_close(struct registry *registry); // no reader is left
+// ---- readers ----
+// The table as it is now; valid until the reader lets registry_reclaim happen.
+const struct registry_table *registry_table(const struct registry *registry);
+// The model that serves under that name; NULL: none. An empty `version` means the one of that name
+// that was added last. Borrowed as long as the table.
 struct model *registry_find(const struct registry *registry, struct slice name,
                             struct slice version);
-int registry_count(const struct registry *registry);
-struct model *registry_at(const struct registry *registry, int index);
+int registry_count(const struct registry *registry);                   // entries
+struct model *registry_at(const struct registry *registry, int index); // may be NULL
+
+// ---- the one writer. RESOURCE_EXHAUSTED: no memory, nothing changed ----
+// A new entry, READY, with `model`, whose count it takes. ALREADY_EXISTS: a model of that name and
+// version is there.
+MUST_USE enum status registry_add(struct registry *registry, struct model *model,
+                                  struct error *err);
+// The entry at `index` serves `model` from now on (NULL: nothing), under its name and version, in
+// `state`. Takes the count of `model` unless that is what it serves already.
+MUST_USE enum status registry_set(struct registry *registry, int index, struct model *model,
+                                  enum model_state state, const char *reason, struct error *err);
+void registry_reclaim(struct registry *registry); // frees what readers no longer see
 
 #endif

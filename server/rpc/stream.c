@@ -306,7 +306,12 @@ void stream_drain(struct call *call) {
     call->method->stream->drain(call, call->rpc->app);
     return;
   }
-  fail_in(call, STATUS_UNAVAILABLE, "the server is shutting down");
+  static const char text[] = "the server is shutting down";
+  call_cancel(call);
+  if (call->stream->begun) // what waits still leaves
+    h2_stream_finish(call, STATUS_UNAVAILABLE, text);
+  else
+    h2_call_fail(call, STATUS_UNAVAILABLE, text);
 }
 
 void stream_close(struct call *call) {
