@@ -59,21 +59,22 @@ static enum status check_fusion(const struct model *model, const struct wire_inf
     if (parameter->choice != WIRE_STRING)
       return error_set(err, STATUS_INVALID_ARGUMENT,
                        "parameter \"fusion\": found a value of another type, expected the string "
-                       "\"on\" or \"off\"");
-    bool on = slice_is(parameter->text, "on", 2);
-    if (!on && !slice_is(parameter->text, "off", 3))
+                       "\"on\", \"off\" or \"auto\"");
+    int found = 0;
+    while (found < FUSION_MODES && !slice_is(parameter->text, fusion_name((enum fusion_mode)found),
+                                             strlen(fusion_name((enum fusion_mode)found))))
+      found++;
+    if (found == FUSION_MODES)
       return error_set(err, STATUS_INVALID_ARGUMENT,
-                       "parameter \"fusion\": found \"%.*s\", expected \"on\" or \"off\"",
+                       "parameter \"fusion\": found \"%.*s\", expected \"on\", \"off\" or \"auto\"",
                        TEXT_ARGS(parameter->text));
-    request->fusion = on ? FUSION_ON : FUSION_OFF;
-  }
-  if (!model->fusion_available[request->fusion]) {
-    enum fusion_mode found = request->fusion;
+    request->fusion = found == FUSION_AUTO ? model->auto_is : (enum fusion_mode)found;
+    if (model->fusion_available[request->fusion]) continue;
     request->fusion = model->fusion_default;
     return error_set(
         err, STATUS_INVALID_ARGUMENT,
         "parameter \"fusion\": found \"%s\", but model \"%s\" is loaded with fusion \"%s\" only",
-        fusion_name(found), model->name, fusion_name(model->fusion_default));
+        fusion_name((enum fusion_mode)found), model->name, fusion_name(model->fusion_default));
   }
   return STATUS_OK;
 }

@@ -116,9 +116,9 @@ static struct cost price(const struct kernel_work *work, const struct device_rat
                          (struct again){0});
   cost.flops = traffic_at(&work->traffic.flops, batch);
   double moved = cost.read.expected + cost.write.expected;
-  double spilled = most(work->live_row_bytes - (double)rates->row_bytes, 0);
-  double cached = found->read + found->write + (again.upper - again.expected) +
-                  2 * spilled * rows_at(work->rows, batch);
+  bool spills = work->live_row_bytes > (double)rates->row_bytes;
+  double cached = found->read + found->write + (again.upper - again.expected);
+  if (spills) cached += work->live_row_bytes * work->row_passes * rows_at(work->rows, batch);
   double memory = moved > 0 ? moved / bandwidth(rates, cost.write.expected / moved) : 0;
   cost.memory_us = US * most(memory, (moved + cached) / rates->cache);
   cost.compute_us = US * compute_seconds(work, rates, batch);

@@ -1,5 +1,5 @@
 // Which nodes one kernel runs, and why. `off` gives every node a group of its own. `on` fuses all
-// that is legal:
+// that is legal, `auto` what of that pays (worth.c):
 //   1. products take the element-wise ops that follow them into their epilogue;
 //   2. products of one input whose results only feed one attention become one product;
 //   3. what is left runs as row programs, merged along producer-consumer edges.
@@ -134,6 +134,32 @@ static void fold_epilogue(struct planner *planner, int32_t id) {
   }
   set_why_readers(planner, group->out[0],
                   "the product rounds its result to a narrower dtype first");
+}
+
+// Nodes that were taken into an epilogue go back to be row work, from number `n_keep` on.
+static void unfold(struct planner *planner, int32_t id, int n_keep, const char *why) {
+  struct group *group = &planner->groups[id];
+  int32_t last = group->head;
+  for (int i = 1; i < n_keep; i++)
+    last = planner->next[last];
+  for (int32_t node = planner->next[last], next; node >= 0; node = next) {
+    next = planner->next[node];
+    planner->group_of[node] = planner->next[node] = -1;
+    set_why_readers(planner, planner->nodes[node].out, NULL);
+  }
+  planner->next[last] = -1;
+  group->tail = last;
+  group->n_left = (uint8_t)(group->n_nodes - n_keep);
+  group->n_nodes = n_keep;
+  group->out[0] = planner->nodes[last].out;
+  set_why_readers(planner, group->out[0], why);
+}
+
+// What does not pay does not stay.
+static void trim_epilogue(struct planner *planner, int32_t id) {
+  const char *why = NULL;
+  int n_keep = planner_epilogue_worth(planner, &planner->groups[id], &why);
+  if (n_keep < planner->groups[id].n_nodes) unfold(planner, id, n_keep, why);
 }
 
 // ---- 2. products side by side ----
@@ -292,9 +318,9 @@ static const char *merge_refusal(struct planner *planner, int32_t first, int32_t
   struct row_program program;
   int32_t index_tensors[ROW_MAX_INPUTS];
   int n_index;
-  return planner_row_program(planner, a, b, &builder, &program, index_tensors, &n_index)
-             ? NULL
-             : builder.refused;
+  if (!planner_row_program(planner, a, b, &builder, &program, index_tensors, &n_index))
+    return builder.refused;
+  return planner->mode == FUSION_AUTO ? planner_merge_worth(planner, a, b) : NULL;
 }
 
 static void merge_producers(struct planner *planner, int32_t index) {
@@ -327,6 +353,7 @@ static void group_single_nodes(struct planner *planner, bool fold) {
     if (cls != OPC_LINEAR) continue;
     int32_t id = linear_group(planner, n);
     if (fold) fold_epilogue(planner, id);
+    if (fold && planner->mode == FUSION_AUTO) trim_epilogue(planner, id);
   }
 }
 
@@ -343,8 +370,8 @@ static void group_on(struct planner *planner) {
 }
 
 void planner_group(struct planner *planner) {
-  if (planner->mode == FUSION_ON)
-    group_on(planner);
-  else
+  if (planner->mode == FUSION_OFF)
     group_single_nodes(planner, false);
+  else
+    group_on(planner);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 const char *fusion_name(enum fusion_mode mode) {
-  static const char *const names[FUSION_MODES] = {"off", "on"};
+  static const char *const names[FUSION_MODES] = {"off", "on", "auto"};
   return (unsigned)mode < FUSION_MODES ? names[mode] : "invalid";
 }
 
@@ -248,7 +248,8 @@ enum status plan_build(const struct graph *graph, enum fusion_mode mode,
   if (!plan) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
   plan->mode = mode;
   plan->limits = *limits;
-  plan->batch = batch_of(limits->max_tokens, limits->max_seqlen);
+  plan->batch = batch_of(caps->usual_tokens > 0 ? caps->usual_tokens : limits->max_tokens,
+                         limits->max_seqlen);
   plan->rates = caps->rates.copy > 0 ? caps->rates
                 : caps->row_chains   ? device_rates_cpu(1)
                                      : device_rates_gpu();
@@ -261,6 +262,20 @@ enum status plan_build(const struct graph *graph, enum fusion_mode mode,
   else
     plan_free(plan);
   return status;
+}
+
+static bool same_steps(const struct step *a, const struct step *b) {
+  return a->kind == b->kind && a->chain == b->chain && a->n_nodes == b->n_nodes &&
+         memcmp(a->nodes, b->nodes, (size_t)a->n_nodes * sizeof *a->nodes) == 0;
+}
+
+bool plan_same(const struct plan *a, const struct plan *b) {
+  if (a->n_steps != b->n_steps || a->arena_bytes != b->arena_bytes ||
+      a->tile_bytes != b->tile_bytes)
+    return false;
+  for (int32_t s = 0; s < a->n_steps; s++)
+    if (!same_steps(&a->steps[s], &b->steps[s])) return false;
+  return true;
 }
 
 void plan_free(struct plan *plan) {

@@ -8,8 +8,10 @@
 #include "graph/graph.h"
 #include "graph/rates.h"
 
-enum fusion_mode { FUSION_OFF, FUSION_ON, FUSION_MODES };
-const char *fusion_name(enum fusion_mode mode); // "off", "on"
+// off: one op a kernel. on: all that is legal. auto: of that, what the cost model says pays
+// (docs/PLANNER.md).
+enum fusion_mode { FUSION_OFF, FUSION_ON, FUSION_AUTO, FUSION_MODES };
+const char *fusion_name(enum fusion_mode mode); // "off", "on", "auto"
 
 // What a device can do, as far as planning goes. From backend_ops.caps.
 struct plan_caps {
@@ -21,6 +23,7 @@ struct plan_caps {
   uint8_t epilogue_max;    // how many
   bool dtype_ok[DTYPE_COUNT];
   struct device_rates rates; // for the cost model; .copy 0: the defaults (graph/rates.h)
+  int32_t usual_tokens; // of the batch that costs and FUSION_AUTO are for; 0: the largest batch
 };
 
 enum place_kind {
@@ -85,8 +88,10 @@ struct kernel_work {
   struct traffic_rate hot_read, hot_write; // of these bytes, those of a tensor that the kernel just
                                            // before wrote, or just after reads
   struct traffic_rate again; // bytes of operands that tiles of an attention read again
-  double live_row_bytes;     // of the values of one row that a row program holds, if it needs them
-                             // all at once
+  // Row programs: bytes of the values of one row that must be held at once because reductions need
+  // whole rows, and how many times a row is passed over when they do not fit.
+  double live_row_bytes;
+  int32_t row_passes;
 };
 
 // The size of a batch, as costs and traffic see it.
@@ -183,7 +188,7 @@ struct traffic_sum {
 
 struct plan {
   enum fusion_mode mode;
-  struct batch_size batch;   // that the costs in this plan are for: the largest
+  struct batch_size batch;   // that the costs in this plan are for
   struct device_rates rates; // by which they were predicted
   struct step *steps;
   int32_t n_steps;
@@ -207,6 +212,9 @@ MUST_USE enum status plan_build(const struct graph *graph, enum fusion_mode mode
                                 const struct plan_caps *caps, const struct plan_limits *limits,
                                 struct plan **out, struct error *err);
 void plan_free(struct plan *plan);
+// Do both run the same kernels on the same memory? FUSION_AUTO often comes out as one of the
+// others.
+bool plan_same(const struct plan *a, const struct plan *b);
 
 // Totals of the steps that `outputs` (mask of signature outputs) needs, for one batch.
 struct traffic_total {

@@ -20,6 +20,7 @@ struct group {
   int32_t head, tail, n_nodes;
   // GROUP_LINEAR: one part, or several products of one input whose weights are concatenated
   uint8_t n_parts, n_epilogue;
+  uint8_t n_left; // nodes after it that its epilogue could take, and it does not pay (FUSION_AUTO)
   // (tensors by part; bias -1: none, or not a part's own while n_parts is 1)
   int32_t weight[OPERAND_PARTS], bias[OPERAND_PARTS], out[OPERAND_PARTS];
 };
@@ -85,6 +86,15 @@ bool planner_row_program(const struct planner *planner, const struct group *grou
                          struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
                          int *n_index);
 
+// worth.c: FUSION_AUTO. Of a product's group with all that may be in its epilogue: how many of its
+// nodes should be, and why no more.
+int planner_epilogue_worth(struct planner *planner, const struct group *group, const char **why);
+// Should two row groups that may be one be one? NULL, or why not.
+const char *planner_merge_worth(struct planner *planner, const struct group *a,
+                                const struct group *b);
+
+bool planner_is_worth_reason(const char *reason);
+
 // schedule.c: groups in an order in which inputs come first.
 MUST_USE enum status planner_order(struct planner *planner);
 // schedule.c: every edge and its reason into the plan; after placement, which is a reason too.
@@ -103,6 +113,12 @@ struct node_set {
 void node_set_add(struct node_set *set, int32_t node);
 void node_set_group(const struct planner *planner, const struct group *group, struct node_set *set);
 struct kernel_work planner_work(struct planner *planner, const struct node_set *set);
+// Two kernels one after the other; what the first writes and the second reads is hot.
+void planner_pair(struct planner *planner, const struct node_set *first,
+                  const struct node_set *second, struct kernel_work works[2]);
+// The row values that the program of a row group holds (with `other`, unless NULL), into `work`.
+void planner_live_values(const struct planner *planner, const struct group *group,
+                         const struct group *other, struct kernel_work *work);
 // Fills the works of a decision about the edge that carries `tensor`, once groups are settled.
 void planner_weigh(struct planner *planner, struct decision *decision, int32_t tensor);
 // traffic.c

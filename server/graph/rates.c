@@ -16,7 +16,7 @@ struct device_rates device_rates_gpu(void) {
       .tile_m = 128,
       .tile_n = 256,
       .tile_group = 8,
-      .row_bytes = 256 << 10, // the register file of one multiprocessor
+      .row_bytes = 3 << 20, // 96 floats a thread, 1,024 threads, clusters of 8 blocks
   };
   rates.product[DTYPE_F32] = 51e12;
   rates.product[DTYPE_F16] = 672e12;
@@ -42,7 +42,7 @@ struct device_rates device_rates_cpu(int threads) {
       .tile_m = 32,
       .tile_n = 64,
       .tile_group = (int32_t)n,
-      .row_bytes = 256 << 10, // of the second-level cache
+      .row_bytes = 512 << 10, // of the second-level cache
   };
   rates.product[DTYPE_F32] = 60e9 * n;
   rates.product[DTYPE_BF16] = rates.product[DTYPE_F16] = 120e9 * n;

@@ -24,8 +24,9 @@ struct device_rates {
   double launch_us;       // one more step in a plan
   int32_t tile_m, tile_n; // of a product's result, as it is computed
   int32_t tile_group;     // tiles of rows that are under way while the weights pass by once
-  // Bytes of a row program's live values (registers x columns x 4) that one row may have before
-  // they spill from registers (GPU) or the core's own cache (CPU).
+  // Bytes of a row's live values (registers x columns x 4) that a row program keeps near the units
+  // that compute: in registers (GPU), in the core's own cache (CPU). Of longer rows it passes over
+  // the values again for every reduction.
   int64_t row_bytes;
 };
 

@@ -247,7 +247,7 @@ enum status planner_steps(struct planner *planner) {
     enum status status = STATUS_OK;
     if (group->kind == GROUP_ROW) status = row_step(planner, group);
     if (group->kind == GROUP_LINEAR) linear_step(planner, group);
-    if (group->kind == GROUP_ATTENTION && planner->mode == FUSION_ON)
+    if (group->kind == GROUP_ATTENTION && planner->mode != FUSION_OFF)
       attention_step(planner, group);
     if (group->kind == GROUP_ATTENTION && planner->mode == FUSION_OFF)
       attention_steps_unfused(planner, group);

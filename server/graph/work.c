@@ -34,12 +34,18 @@ static void attention_rates(const struct attention_problem *problem, enum step_k
   if (kind == STEP_SCORES || kind == STEP_CONTEXT) work->product_flops.per_score = product;
 }
 
-// Bytes of the live values of one row of a program that must see whole rows.
-static double live_row_bytes(const struct row_program *program) {
+// Reductions of an instruction: each must be through before the row is passed over again.
+static int reductions_of(uint8_t op) {
+  if (op < RI_SUM) return 0;
+  return op == RI_LAYER_NORM || op == RI_SOFTMAX ? 2 : 1;
+}
+
+static void live_values(const struct row_program *program, struct kernel_work *work) {
+  work->row_passes = 0;
   for (int i = 0; i < program->n_insts; i++)
-    if (program->insts[i].op >= RI_SUM)
-      return (double)program->n_regs * program->cols * (double)sizeof(float);
-  return 0;
+    work->row_passes += reductions_of(program->insts[i].op);
+  work->live_row_bytes =
+      work->row_passes ? (double)program->n_regs * program->cols * (double)sizeof(float) : 0;
 }
 
 struct kernel_work step_work(const struct step *step) {
@@ -50,7 +56,7 @@ struct kernel_work step_work(const struct step *step) {
     work.n = step->linear.n, work.k = step->linear.k;
     linear_rates(step, &work);
   } else if (step->kind == STEP_ROW) {
-    work.live_row_bytes = live_row_bytes(&step->row);
+    live_values(&step->row, &work);
   } else {
     work.dtype = step->attention.dtype;
     attention_rates(&step->attention, step->kind, &work);
@@ -215,6 +221,17 @@ struct kernel_work planner_work(struct planner *planner, const struct node_set *
   return work;
 }
 
+void planner_live_values(const struct planner *planner, const struct group *group,
+                         const struct group *other, struct kernel_work *work) {
+  struct row_builder builder;
+  struct row_program program;
+  int32_t index_tensors[ROW_MAX_INPUTS];
+  int n_index;
+  if (group->kind == GROUP_ROW &&
+      planner_row_program(planner, group, other, &builder, &program, index_tensors, &n_index))
+    live_values(&program, work);
+}
+
 // ---- of a decision ----
 // The nodes of `all` that lead to `last`, and itself.
 static void leading_to(const struct planner *planner, const struct node_set *all, int32_t last,
@@ -243,12 +260,39 @@ static void one_part(const struct planner *planner, const struct node_set *all, 
   }
 }
 
-static void set_hot(const struct planner *planner, int32_t tensor, struct decision *decision) {
-  const struct tensor *t = &planner->graph->tensors[tensor];
-  if (planner->producer[tensor] != decision->producer || stays_in_tile(planner, tensor)) return;
-  double bytes = (double)t->cols * (double)dtype_bytes(t->dtype);
-  rate_add(&decision->first.hot_write, t->rows, bytes);
-  rate_add(&decision->second.hot_read, t->rows, bytes);
+void planner_pair(struct planner *planner, const struct node_set *first,
+                  const struct node_set *second, struct kernel_work works[2]) {
+  works[0] = planner_work(planner, first);
+  works[1] = planner_work(planner, second); // from here on `in_set` means the second
+  for (int i = 0; i < first->n; i++) {
+    int32_t tensor = planner->nodes[first->nodes[i]].out;
+    const struct tensor *t = &planner->graph->tensors[tensor];
+    bool goes_on = false;
+    for (int32_t r = planner->reader_start[tensor]; r < planner->reader_start[tensor + 1]; r++)
+      goes_on = goes_on || in_set(planner, planner->readers[r]);
+    if (!goes_on || stays_in_tile(planner, tensor)) continue;
+    double bytes = (double)t->cols * (double)dtype_bytes(t->dtype);
+    rate_add(&works[0].hot_write, t->rows, bytes);
+    rate_add(&works[1].hot_read, t->rows, bytes);
+  }
+}
+
+// The nodes that a product's epilogue could have taken and did not.
+static void left_out(const struct planner *planner, const struct group *group,
+                     struct node_set *out) {
+  int32_t tensor = group->out[0];
+  for (int i = 0; i < group->n_left; i++) {
+    node_set_add(out, planner->readers[planner->reader_start[tensor]]);
+    tensor = planner->nodes[out->nodes[out->n - 1]].out;
+  }
+}
+
+static struct kernel_work union_work(struct planner *planner, const struct node_set *first,
+                                     const struct node_set *second) {
+  struct node_set both = *first;
+  for (int i = 0; i < second->n; i++)
+    node_set_add(&both, second->nodes[i]);
+  return planner_work(planner, &both);
 }
 
 void planner_weigh(struct planner *planner, struct decision *decision, int32_t tensor) {
@@ -258,7 +302,12 @@ void planner_weigh(struct planner *planner, struct decision *decision, int32_t t
   decision->tensor = tensor;
   if (from != to) {
     node_set_group(planner, &planner->groups[from], &first);
-    node_set_group(planner, group, &second);
+    decision->legal = planner_is_worth_reason(decision->reason);
+    if (planner->groups[from].n_left > 0) // the rest of the epilogue, as it was weighed
+      left_out(planner, &planner->groups[from], &second);
+    else
+      node_set_group(planner, group, &second);
+    if (decision->legal) decision->both = union_work(planner, &first, &second);
   } else {
     decision->legal = true;
     node_set_group(planner, group, &both);
@@ -268,7 +317,14 @@ void planner_weigh(struct planner *planner, struct decision *decision, int32_t t
       leading_to(planner, &both, decision->producer, &first, &second);
     decision->both = planner_work(planner, &both);
   }
-  decision->first = planner_work(planner, &first);
-  decision->second = planner_work(planner, &second);
-  set_hot(planner, tensor, decision);
+  struct kernel_work works[2];
+  planner_pair(planner, &first, &second, works);
+  decision->first = works[0], decision->second = works[1];
+  if (from == to) {
+    planner_live_values(planner, group, NULL, &decision->both);
+    return;
+  }
+  planner_live_values(planner, &planner->groups[from], NULL, &decision->first);
+  planner_live_values(planner, group, NULL, &decision->second);
+  if (decision->legal) planner_live_values(planner, &planner->groups[from], group, &decision->both);
 }

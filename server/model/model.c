@@ -38,18 +38,33 @@ static struct plan_limits limits_of(const struct model *model) {
   return (struct plan_limits){model->batch.max_tokens, model->batch.max_tokens, model->max_seqlen};
 }
 
-static bool build_plans(struct model *model, const struct plan_caps *caps,
+// FUSION_AUTO as a mode that is bound: another's, where both run the same kernels.
+static void resolve_auto(struct model *model) {
+  struct plan *plan = model->plans[FUSION_AUTO];
+  bool wanted = model->fusion_available[FUSION_AUTO];
+  model->auto_is = plan_same(plan, model->plans[FUSION_ON])    ? FUSION_ON
+                   : plan_same(plan, model->plans[FUSION_OFF]) ? FUSION_OFF
+                                                               : FUSION_AUTO;
+  model->fusion_available[FUSION_AUTO] = false;
+  if (wanted) model->fusion_available[model->auto_is] = true;
+  if (model->fusion_default == FUSION_AUTO) model->fusion_default = model->auto_is;
+}
+
+static bool build_plans(struct model *model, const struct plan_caps *device_caps,
                         struct conf_report *report) {
   struct plan_limits limits = limits_of(model);
+  struct plan_caps caps = *device_caps;
+  caps.usual_tokens = model->fusion_tokens;
   for (int m = 0; m < FUSION_MODES; m++) {
     struct error err;
-    if (plan_build(&model->graph, (enum fusion_mode)m, caps, &limits, &model->plans[m], &err) ==
+    if (plan_build(&model->graph, (enum fusion_mode)m, &caps, &limits, &model->plans[m], &err) ==
         STATUS_OK)
       continue;
     conf_fail_at(report, err.line, err.line != 0, "fusion %s: %s", fusion_name((enum fusion_mode)m),
                  err.message);
     return false;
   }
+  resolve_auto(model);
   return true;
 }
 

@@ -51,10 +51,14 @@ struct model {
   int32_t max_seqlen;       // 1 when !has_sequences
   int32_t max_request_rows; // most tokens of one request = batch.max_tokens
   enum dtype compute;       // fp32, bf16, fp16
-  // Which plans run: on -> {on}, off -> {off}, ab -> both. The traffic of both is always known:
-  // plans[] are built, only bound[] depends on this.
+  // Which plans are bound, and run: on -> {on}, off -> {off}, auto -> {auto_is}, ab -> {on, off,
+  // auto_is}. All plans[] are built, so the traffic and the costs of all are known.
   bool fusion_available[FUSION_MODES];
-  enum fusion_mode fusion_default;
+  enum fusion_mode fusion_default; // of requests that name none; never FUSION_AUTO
+  // Whose plan FUSION_AUTO's comes out the same as; else FUSION_AUTO. Requests of that mode run as
+  // this one, in batches with its own.
+  enum fusion_mode auto_is;
+  int32_t fusion_tokens; // of the batch that FUSION_AUTO decides for; 0: the largest
   struct graph graph;
   struct weight_table weights;
   void *weights_owner; // model/weights
@@ -73,7 +77,7 @@ struct model {
   _Atomic int refs;
 };
 
-// Parse and check a model file into `out`: graph, signature, weights, plans for both modes; nothing
+// Parse and check a model file into `out`: graph, signature, weights, plans for all modes; nothing
 // bound to a device yet. All errors (not only the first) go to `report`, which may be called many
 // times. INVALID_ARGUMENT or NOT_FOUND.
 typedef void (*error_report)(const struct error *err, void *arg);

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEYS "name|version|weights|compute|fusion|max_seqlen|batch|inputs|graph|outputs"
+#define KEYS                                                                                       \
+  "name|version|weights|compute|fusion|fusion_tokens|max_seqlen|batch|inputs|graph|outputs"
 
 static const enum dtype wire_dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I64, DTYPE_I32};
 #define FLOAT_WORDS "fp32|fp16|bf16"
@@ -64,10 +65,18 @@ static void read_modes(struct loader *l) {
     conf_fail(l->report, compute != NULL ? compute : l->root, "this device does not compute in %s",
               dtype_name(l->model->compute));
   word = 0;
-  if (fusion != NULL) (void)conf_enum(l->report, fusion, "on|off|ab", &word);
-  l->model->fusion_available[FUSION_ON] = word != 1;
-  l->model->fusion_available[FUSION_OFF] = word != 0;
-  l->model->fusion_default = word == 1 ? FUSION_OFF : FUSION_ON;
+  enum { WORD_ON, WORD_OFF, WORD_AB, WORD_AUTO };
+  if (fusion != NULL) (void)conf_enum(l->report, fusion, "on|off|ab|auto", &word);
+  l->model->fusion_available[FUSION_ON] = word == WORD_ON || word == WORD_AB;
+  l->model->fusion_available[FUSION_OFF] = word == WORD_OFF || word == WORD_AB;
+  l->model->fusion_available[FUSION_AUTO] = word == WORD_AUTO || word == WORD_AB;
+  l->model->fusion_default = word == WORD_OFF    ? FUSION_OFF
+                             : word == WORD_AUTO ? FUSION_AUTO
+                                                 : FUSION_ON;
+  int64_t value = 0;
+  const struct conf_node *fusion_tokens = conf_find(l->root, "fusion_tokens");
+  if (fusion_tokens != NULL) (void)conf_int(l->report, fusion_tokens, 1, 1 << 20, &value);
+  l->model->fusion_tokens = (int32_t)value;
 }
 
 // ---- batch limits ---------------------------------------------------------------------------

@@ -507,13 +507,24 @@ static void fusion_must_be_one_of_ours(void **state) {
   (void)state;
   struct spec spec = good;
   spec.fusion = "maybe";
-  refused(&spec, STATUS_INVALID_ARGUMENT, "found \"maybe\", expected \"on\" or \"off\"");
+  refused(&spec, STATUS_INVALID_ARGUMENT, "found \"maybe\", expected \"on\", \"off\" or \"auto\"");
   spec.fusion_as_int = true;
   refused(&spec, STATUS_INVALID_ARGUMENT, "another type");
   spec = good;
   spec.fusion = "off";
   model->fusion_available[FUSION_OFF] = false;
   refused(&spec, STATUS_INVALID_ARGUMENT, "loaded with fusion \"on\" only");
+}
+
+static void auto_runs_as_what_it_comes_out_as(void **state) {
+  (void)state;
+  struct spec spec = good;
+  spec.fusion = "auto";
+  model->auto_is = FUSION_OFF;
+  assert_int_equal(infer(&spec), STATUS_OK);
+  Inference__ModelInferResponse *response = reply();
+  assert_string_equal(text_parameter(response, "fusion"), "off");
+  inference__model_infer_response__free_unpacked(response, NULL);
 }
 
 static void sizes_over_the_limits_are_refused(void **state) {
@@ -672,6 +683,7 @@ int main(void) {
       TEST(bad_values_are_refused),
       TEST(lengths_bound_their_sequences),
       TEST(fusion_must_be_one_of_ours),
+      TEST(auto_runs_as_what_it_comes_out_as),
       TEST(sizes_over_the_limits_are_refused),
       TEST(malformed_bytes_are_internal),
       TEST(an_id_longer_than_we_keep_is_refused),

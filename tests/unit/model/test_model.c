@@ -74,6 +74,22 @@ static void binding_loads_each_mode_on_each_device(void **state) {
   assert_int_equal(unloads, 4);
 }
 
+// This device's products take a bias alone, so nothing but the names differs between the modes.
+static void auto_is_bound_as_the_mode_that_it_comes_out_as(void **state) {
+  (void)state;
+  struct error err;
+  struct model *model = make("m", "1", "auto");
+  assert_non_null(model->plans[FUSION_AUTO]);
+  assert_int_equal(model->auto_is, FUSION_ON);
+  assert_int_equal(model->fusion_default, FUSION_ON);
+  assert_int_equal(model_bind(model, &fake, devices, 1, &err), STATUS_OK);
+  assert_int_equal(loads, 1);
+  assert_non_null(model->bound[0][FUSION_ON]);
+  assert_null(model->bound[0][FUSION_AUTO]);
+  model_put(model);
+  assert_int_equal(unloads, 1);
+}
+
 static void one_mode_binds_one_plan_but_knows_the_traffic_of_both(void **state) {
   (void)state;
   struct error err;
@@ -173,6 +189,7 @@ static void the_registry_is_bounded(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(binding_loads_each_mode_on_each_device),
+      cmocka_unit_test(auto_is_bound_as_the_mode_that_it_comes_out_as),
       cmocka_unit_test(one_mode_binds_one_plan_but_knows_the_traffic_of_both),
       cmocka_unit_test(a_failed_bind_unloads_what_it_loaded),
       cmocka_unit_test(the_last_put_frees),

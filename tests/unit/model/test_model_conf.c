@@ -326,7 +326,7 @@ static void identity_and_modes_are_checked(void **state) {
       "1:7: name: expected letters, digits, \".\", \"_\" and \"-\", found \"a b\"\n"
       "2:10: version: expected letters, digits, \".\", \"_\" and \"-\", found \"1/2\"\n"
       "3:10: compute: expected one of fp32, fp16, bf16, found fp64; did you mean \"fp32\"?\n"
-      "4:9: fusion: expected one of on, off, ab, found maybe\n"
+      "4:9: fusion: expected one of on, off, ab, auto, found maybe\n"
       "5:24: batch.delay: unknown key \"delay\"; expected one of max_tokens, max_requests, "
       "max_delay, "
       "queue_requests\n"

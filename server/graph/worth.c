@@ -1,0 +1,111 @@
+// FUSION_AUTO: of what may be one kernel, what should be. Every question is answered by the costs
+// of both ways for the plan's batch; where both come out alike, fewer kernels win. docs/PLANNER.md.
+#include "graph/cost.h"
+#include "graph/planner.h"
+
+// Predictions closer than this share are alike.
+#define ALIKE 1e-3
+
+enum why_not { WHY_LIBRARY, WHY_COMPUTE, WHY_CACHED, WHY_EPILOGUE, WHY_SPILL, WHY_SLOWER, WHYS };
+static const char *const why_not[WHYS] = {
+    "does not pay: the product without it runs on a faster kernel, and a small kernel after it "
+    "costs less than the difference",
+    "does not pay: both are bound by arithmetic, and the bytes saved cost less than the work in "
+    "the product's epilogue",
+    "does not pay: the tensor stays in the last-level cache between the two kernels, and the work "
+    "costs more in the product's epilogue",
+    "does not pay: the work costs more in the product's epilogue than a kernel of its own",
+    "does not pay: one kernel would hold more values of a row than fit, and passing over them "
+    "again costs more than the bytes saved",
+    "does not pay: one kernel is predicted to be slower than two"};
+
+bool planner_is_worth_reason(const char *reason) {
+  for (int i = 0; i < WHYS; i++)
+    if (reason == why_not[i]) return true;
+  return false;
+}
+
+static struct cost cost_of(const struct planner *planner, const struct kernel_work *work) {
+  return work_cost(work, &planner->plan->rates, &planner->plan->batch);
+}
+
+struct both_ways {
+  struct cost first, second, one;
+  struct kernel_work works[2], one_work;
+};
+
+// ---- epilogues ----
+// A row op that reads the last result of the group, and nothing else does: it will run after the
+// product, whatever is in the epilogue.
+static int32_t follower_of(const struct planner *planner, const struct group *group) {
+  int32_t tensor = group->out[0], first = planner->reader_start[tensor];
+  if (planner->wanted[tensor] || planner->reader_start[tensor + 1] - first != 1) return -1;
+  int32_t reader = planner->readers[first];
+  const struct node *node = &planner->nodes[reader];
+  bool joins = op_def_get(node->op)->cls == OPC_ROW && node->op != OP_POOL;
+  return joins && planner->group_of[reader] < 0 ? reader : -1;
+}
+
+static double us_with(struct planner *planner, const struct node_set *product,
+                      const struct node_set *rest, struct both_ways *ways) {
+  planner_pair(planner, product, rest, ways->works);
+  ways->first = cost_of(planner, &ways->works[0]);
+  ways->second = cost_of(planner, &ways->works[1]);
+  return ways->first.us + ways->second.us;
+}
+
+static const char *why_not_in_epilogue(const struct planner *planner, const struct both_ways *apart,
+                                       const struct both_ways *fused) {
+  const struct device_rates *rates = &planner->plan->rates;
+  uint32_t kinds = fused->works[0].epilogue_kinds;
+  if (rates->library_epilogues && (kinds & ~rates->library_epilogues) &&
+      !(apart->works[0].epilogue_kinds & ~rates->library_epilogues) && rates->fused_product < 1)
+    return why_not[WHY_LIBRARY];
+  if (apart->first.bound == BOUND_COMPUTE && apart->second.bound == BOUND_COMPUTE)
+    return why_not[WHY_COMPUTE];
+  double hot = traffic_at(&apart->works[1].hot_read, &planner->plan->batch);
+  if (hot > 0 && apart->second.read.expected < 0.5 * apart->second.read.compulsory)
+    return why_not[WHY_CACHED];
+  return why_not[WHY_EPILOGUE];
+}
+
+int planner_epilogue_worth(struct planner *planner, const struct group *group, const char **why) {
+  int32_t nodes[STEP_MAX_NODES], follower = follower_of(planner, group);
+  int n = 0, best = 1;
+  double best_us = 0;
+  struct both_ways best_ways = {0}, ways, all = {0};
+  for (int32_t node = group->head; node >= 0; node = planner->next[node])
+    nodes[n++] = node;
+  for (int keep = 1; keep <= n; keep++) {
+    struct node_set product = {.n = 0}, rest = {.n = 0};
+    for (int i = 0; i < n; i++)
+      node_set_add(i < keep ? &product : &rest, nodes[i]);
+    if (follower >= 0) node_set_add(&rest, follower);
+    double us = us_with(planner, &product, &rest, &ways);
+    if (keep == n) all = ways;
+    if (keep > 1 && us > best_us * (1 + ALIKE)) continue;
+    best = keep, best_us = us, best_ways = ways;
+  }
+  *why = best < n ? why_not_in_epilogue(planner, &best_ways, &all) : NULL;
+  return best;
+}
+
+// ---- row groups ----
+const char *planner_merge_worth(struct planner *planner, const struct group *a,
+                                const struct group *b) {
+  struct node_set first = {.n = 0}, second = {.n = 0}, one = {.n = 0};
+  struct both_ways ways;
+  node_set_group(planner, a, &first);
+  node_set_group(planner, b, &second);
+  one = first;
+  node_set_group(planner, b, &one);
+  planner_pair(planner, &first, &second, ways.works);
+  ways.one_work = planner_work(planner, &one);
+  planner_live_values(planner, a, NULL, &ways.works[0]);
+  planner_live_values(planner, b, NULL, &ways.works[1]);
+  planner_live_values(planner, a, b, &ways.one_work);
+  double apart = cost_of(planner, &ways.works[0]).us + cost_of(planner, &ways.works[1]).us;
+  if (cost_of(planner, &ways.one_work).us <= apart * (1 + ALIKE)) return NULL;
+  bool spills = ways.one_work.live_row_bytes > (double)planner->plan->rates.row_bytes;
+  return why_not[spills ? WHY_SPILL : WHY_SLOWER];
+}

@@ -1,0 +1,232 @@
+// FUSION_AUTO: when not to fuse. Every case whose right answer is "no" has a sibling, as like it as
+// can be, whose answer is "yes".
+#include "blocks.h"
+#include "graph/cost.h"
+#include "plan_check.h"
+
+#include <math.h>
+
+struct bench { // one graph and its plan
+  struct graph graph;
+  struct graph_maker m;
+  struct plan_caps caps;
+  struct plan *plan;
+};
+
+// 1 TB/s memory, 4 TB/s cache of 40 MB, 100 TFLOP/s, 10 TFLOP/s beside products, 1 us a kernel.
+static void bench_begin(struct bench *b) {
+  memset(b, 0, sizeof *b);
+  maker_init(&b->m, &b->graph, NULL, DTYPE_F32);
+  b->caps = (struct plan_caps){
+      .tile_rows = 8, .tile_bytes = 1 << 20, .epilogue_max = 6, .epilogue_kinds = 0x1f};
+  b->caps.rates = (struct device_rates){.read = 1e12,
+                                        .triad = 1e12,
+                                        .copy = 1e12,
+                                        .write = 1e12,
+                                        .cache = 4e12,
+                                        .cache_bytes = 40000000,
+                                        .vector = 10e12,
+                                        .epilogue = 10e12,
+                                        .fused_product = 1,
+                                        .launch_us = 1,
+                                        .tile_m = 128,
+                                        .tile_n = 256,
+                                        .tile_group = 8,
+                                        .row_bytes = 1 << 16};
+  for (int d = 0; d < DTYPE_COUNT; d++) {
+    b->caps.dtype_ok[d] = true;
+    b->caps.rates.product[d] = 100e12;
+  }
+}
+
+static void bench_plan(struct bench *b, int32_t tokens) {
+  struct plan_limits limits = {tokens, tokens, 128};
+  struct error err = {0};
+  if (plan_build(&b->graph, FUSION_AUTO, &b->caps, &limits, &b->plan, &err) != STATUS_OK)
+    fail_msg("%s", err.message);
+  check_plan(&b->graph, b->plan, &b->caps, "case");
+}
+
+static void bench_end(struct bench *b) {
+  plan_free(b->plan);
+  graph_deinit(&b->graph);
+}
+
+// The decision about the edge between the nodes that make `from` and `to`; what it says must be the
+// cheaper way by its own figures.
+static const struct decision *edge(const struct bench *b, int32_t from, int32_t to) {
+  for (int32_t i = 0; i < b->plan->n_decisions; i++) {
+    const struct decision *d = &b->plan->decisions[i];
+    if (b->graph.nodes[d->producer].out == from && b->graph.nodes[d->consumer].out == to) return d;
+  }
+  fail_msg("no decision about %d -> %d", from, to);
+  return NULL;
+}
+
+static void expect_yes(const struct bench *b, int32_t from, int32_t to) {
+  const struct decision *d = edge(b, from, to);
+  if (!d->fused) fail_msg("apart: \"%s\", expected it to be fused", d->reason);
+  assert_true(d->fused_cost.us <= d->apart_cost.us * 1.001);
+}
+
+static void expect_no(const struct bench *b, int32_t from, int32_t to, const char *part_of_reason) {
+  const struct decision *d = edge(b, from, to);
+  if (d->fused || !strstr(d->reason, part_of_reason))
+    fail_msg("fused %d: \"%s\", expected \"%s\"", d->fused, d->reason, part_of_reason);
+  assert_true(d->legal);
+  assert_true(d->fused_cost.us > d->apart_cost.us);
+}
+
+// ---- the library's product and a small kernel ----
+// A gate that the library's product does not take: its own kernel reaches half the rate.
+static void gate_on_a_slower_product_kernel(void **state) {
+  (void)state;
+  static const int32_t inner[] = {4096, 64}; // much arithmetic to lose; hardly any
+  for (int yes = 0; yes < 2; yes++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.rates.library_epilogues = 1u << EPI_BIAS | 1u << EPI_ACT;
+    b.caps.rates.fused_product = 0.5;
+    int32_t x = maker_input(&b.m, ROWS_TOKENS, inner[yes]),
+            g = maker_input(&b.m, ROWS_TOKENS, 4096);
+    int32_t y = maker_linear(&b.m, x, 4096, true), z = maker_binary(&b.m, OP_MUL, y, g);
+    output_add(&b.graph, z);
+    bench_plan(&b, 32768);
+    if (yes)
+      expect_yes(&b, y, z);
+    else
+      expect_no(&b, y, z, "faster kernel");
+    bench_end(&b);
+  }
+}
+
+// An activation is one of the library's own epilogues: fused at any size.
+static void activation_of_the_library(void **state) {
+  (void)state;
+  struct bench b;
+  bench_begin(&b);
+  b.caps.rates.library_epilogues = 1u << EPI_BIAS | 1u << EPI_ACT;
+  b.caps.rates.fused_product = 0.5;
+  int32_t y = maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 4096), 4096, true);
+  int32_t z = maker_unary(&b.m, OP_GELU, y);
+  output_add(&b.graph, z);
+  bench_plan(&b, 32768);
+  expect_yes(&b, y, z);
+  bench_end(&b);
+}
+
+// ---- both compute-bound ----
+// Four activations are 32 operations an element; in the epilogue they run at a tenth of the rate.
+static void arithmetic_that_the_saved_bytes_do_not_pay(void **state) {
+  (void)state;
+  for (int yes = 0; yes < 2; yes++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.rates.epilogue = 1e12;
+    b.caps.rates.vector = yes ? 10e12 : 3e12;
+    int32_t y = maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 4096), 4096, true), h = y;
+    for (int i = 0; i < (yes ? 1 : 4); i++)
+      h = maker_unary(&b.m, i % 2 ? OP_TANH : OP_GELU, h);
+    output_add(&b.graph, h);
+    bench_plan(&b, 32768);
+    int32_t first = b.graph.nodes[1].out;
+    if (yes)
+      expect_yes(&b, y, first);
+    else
+      expect_no(&b, y, first, "arithmetic");
+    bench_end(&b);
+  }
+}
+
+// ---- the last-level cache ----
+// The same product and activation: 4 MB stay in the cache between them, 512 MB do not.
+static void intermediate_that_stays_in_the_cache(void **state) {
+  (void)state;
+  static const int32_t tokens[] = {1024, 1 << 17};
+  for (int yes = 0; yes < 2; yes++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.rates.epilogue = 1.4e12;
+    b.caps.rates.launch_us = 0.1;
+    int32_t y = maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 1024), 1024, true);
+    int32_t z = maker_unary(&b.m, OP_GELU, y);
+    output_add(&b.graph, z);
+    bench_plan(&b, tokens[yes]);
+    if (yes)
+      expect_yes(&b, y, z);
+    else
+      expect_no(&b, y, z, "last-level cache");
+    bench_end(&b);
+  }
+}
+
+// ---- spills ----
+// softmax(x) * normalize(x) holds two values of a row: of 16,384 columns they do not fit, of 1,024
+// they do.
+static void row_values_that_do_not_fit(void **state) {
+  (void)state;
+  static const int32_t cols[] = {16384, 1024};
+  for (int yes = 0; yes < 2; yes++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.rates.row_bytes = 1 << 16;
+    b.caps.rates.cache = 1e12;
+    int32_t x = maker_input(&b.m, ROWS_TOKENS, cols[yes]);
+    int32_t p = maker_unary(&b.m, OP_SOFTMAX, x), q = maker_unary(&b.m, OP_NORMALIZE, x);
+    int32_t z = maker_binary(&b.m, OP_MUL, p, q);
+    output_add(&b.graph, z);
+    bench_plan(&b, 32768);
+    if (yes)
+      expect_yes(&b, p, z);
+    else
+      expect_no(&b, p, z, "more values of a row than fit");
+    bench_end(&b);
+  }
+}
+
+// ---- the rest ----
+// With even constants all that is legal pays: auto is on.
+static void encoder_comes_out_as_on(void **state) {
+  (void)state;
+  struct bench b;
+  bench_begin(&b);
+  block_sentence_encoder(&b.m, 2, 384, 12, 1536, 30000);
+  bench_plan(&b, 4096);
+  struct plan_limits limits = {4096, 4096, 128};
+  struct plan *on, *off;
+  assert_int_equal(plan_build(&b.graph, FUSION_ON, &b.caps, &limits, &on, NULL), STATUS_OK);
+  assert_int_equal(plan_build(&b.graph, FUSION_OFF, &b.caps, &limits, &off, NULL), STATUS_OK);
+  assert_true(plan_same(b.plan, on));
+  assert_false(plan_same(b.plan, off));
+  plan_free(on), plan_free(off);
+  bench_end(&b);
+}
+
+static void decisions_are_the_same_every_time(void **state) {
+  (void)state;
+  static char first[1 << 17], second[1 << 17];
+  for (int round = 0; round < 2; round++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.rates.epilogue = 2e12;
+    b.caps.rates.row_bytes = 4096;
+    block_sentence_encoder(&b.m, 2, 384, 12, 1536, 30000);
+    bench_plan(&b, 2048);
+    plan_dump(b.plan, &b.graph, round ? second : first, sizeof first);
+    bench_end(&b);
+  }
+  assert_string_equal(first, second);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(gate_on_a_slower_product_kernel),
+      cmocka_unit_test(activation_of_the_library),
+      cmocka_unit_test(arithmetic_that_the_saved_bytes_do_not_pay),
+      cmocka_unit_test(intermediate_that_stays_in_the_cache),
+      cmocka_unit_test(row_values_that_do_not_fit),
+      cmocka_unit_test(encoder_comes_out_as_on),
+      cmocka_unit_test(decisions_are_the_same_every_time),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
