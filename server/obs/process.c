@@ -31,7 +31,7 @@ static double resident_bytes(void) {
   return (double)pages * (double)sysconf(_SC_PAGESIZE);
 }
 
-static int open_fds(void) {
+int process_open_fds(void) {
   DIR *dir = opendir("/proc/self/fd");
   if (!dir) return 0;
   int n = -3; // ".", ".." and the directory itself
@@ -67,7 +67,7 @@ void process_families(struct expo *expo) {
   single(expo, "process_resident_memory_bytes", "gauge", "Resident memory.", resident_bytes());
   single(expo, "process_resident_memory_max_bytes", "gauge", "Largest resident memory so far.",
          1024.0 * (double)usage.ru_maxrss);
-  single(expo, "process_open_fds", "gauge", "Open file descriptors.", open_fds());
+  single(expo, "process_open_fds", "gauge", "Open file descriptors.", process_open_fds());
   single(expo, "process_max_fds", "gauge", "Limit of open file descriptors.",
          (double)files.rlim_cur);
   unsigned long long ticks;

@@ -5,5 +5,6 @@
 #include "obs/expo.h"
 
 void process_families(struct expo *expo); // any thread; reads /proc/self
+int process_open_fds(void);               // how many, now; any thread
 
 #endif

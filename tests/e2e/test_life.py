@@ -411,9 +411,10 @@ class LifeTest(unittest.TestCase):
                 self.assertEqual(outputs(), before)
 
     def test_connections_leave_descriptors_for_the_admin_port(self):
-        command = ["/bin/sh", "-c", 'ulimit -n 64; exec "$0" "$@"', daemon_path()]
+        most = 160 if device.on_gpu() else 64  # a GPU's driver has dozens open by itself
+        command = ["/bin/sh", "-c", f'ulimit -n {most}; exec "$0" "$@"', daemon_path()]
         with Daemon([f"{MODELS}/block.yaml"], command=command) as daemon:
-            crowd = [socket.create_connection(("127.0.0.1", daemon.grpc_port), 5) for _ in range(70)]
+            crowd = [socket.create_connection(("127.0.0.1", daemon.grpc_port), 5) for _ in range(most + 6)]
             self.assertEqual(daemon.http("/v2/health/ready")[0], 200)
             self.assertIn("limits.connections", daemon.log())
             for one in crowd:
