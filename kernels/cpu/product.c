@@ -65,12 +65,12 @@ static bool own_supports(const struct product_spec *spec) {
   return problem->x_dtype == DTYPE_BF16 && spec->features->amx_bf16 && amx_supports(problem->k);
 }
 
-// Measured on Sapphire Rapids (bench/cpu/bench_product.c): our kernels win for every row count
-// where there is AVX-512 or AMX, chiefly by their epilogues. On AVX2 the library is kept.
+// Measured on Sapphire Rapids and on Zen 3 (bench/cpu/bench_product.c): our kernels win for every
+// row count where there is AVX2, AVX-512 or AMX, chiefly by their epilogues.
 static enum product_kind choose(const struct product_spec *spec) {
   if (spec->kind == PRODUCT_LIBRARY || !own_supports(spec)) return PRODUCT_LIBRARY;
   if (spec->kind == PRODUCT_OWN) return PRODUCT_OWN;
-  return spec->ops->isa >= CPU_AVX512 || !onednn_version() ? PRODUCT_OWN : PRODUCT_LIBRARY;
+  return spec->ops->isa >= CPU_AVX2 || !onednn_version() ? PRODUCT_OWN : PRODUCT_LIBRARY;
 }
 
 static int32_t panel_cols(const struct product_spec *spec) {

@@ -9,7 +9,12 @@
 #include <math.h>
 
 #define QUERY_VECTORS (ATTENTION_QUERIES / VL)
-#define KEY_GROUP 8 // keys x 2 vectors of queries: sums in registers
+// Keys x 2 vectors of queries: sums in registers, of which AVX-512 has 32 and the others 16.
+#if SIMD_BYTES == 64
+#define KEY_GROUP 8
+#else
+#define KEY_GROUP 6
+#endif
 
 struct softmax { // of every query, so far
   _Alignas(64) float maximum[ATTENTION_QUERIES], total[ATTENTION_QUERIES];
@@ -92,12 +97,40 @@ INLINE void scores_keys(const struct work *w, struct softmax *s, int32_t j, cons
 }
 
 INLINE void scores_block(const struct work *w, struct softmax *s, int32_t n, const bool masked) {
+#if SIMD_BYTES == 64
   int32_t j = 0;
   for (; j + KEY_GROUP <= n; j += KEY_GROUP)
     scores_keys(w, s, j, KEY_GROUP, masked);
   if (n - j >= 4) scores_keys(w, s, j, 4, masked), j += 4;
   if (n - j >= 2) scores_keys(w, s, j, 2, masked), j += 2;
   if (n - j >= 1) scores_keys(w, s, j, 1, masked);
+#else
+  int32_t groups = (n + KEY_GROUP - 1) / KEY_GROUP;
+  for (int32_t g = 0, j = 0; g < groups; g++) { // as even as can be
+    int32_t keys = n * (g + 1) / groups - j;
+    switch (keys) {
+    case 6:
+      scores_keys(w, s, j, 6, masked);
+      break;
+    case 5:
+      scores_keys(w, s, j, 5, masked);
+      break;
+    case 4:
+      scores_keys(w, s, j, 4, masked);
+      break;
+    case 3:
+      scores_keys(w, s, j, 3, masked);
+      break;
+    case 2:
+      scores_keys(w, s, j, 2, masked);
+      break;
+    default:
+      scores_keys(w, s, j, 1, masked);
+      break;
+    }
+    j += keys;
+  }
+#endif
 }
 
 // ---- softmax ----

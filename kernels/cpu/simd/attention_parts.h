@@ -9,8 +9,15 @@
 #include "kernels/cpu/simd/table.h"
 #include "kernels/cpu/simd/transpose.h"
 
-#define CONTEXT_GROUP 8
+// Rows and vectors of sums in registers, of which AVX-512 has 32 and the others 16.
 #define CONTEXT_VECTORS 4
+#if SIMD_BYTES == 64
+#define CONTEXT_GROUP 8
+#define CONTEXT_WIDE_ROWS 4 // up to so many rows go through all four vectors, more through two
+#else
+#define CONTEXT_GROUP 6
+#define CONTEXT_WIDE_ROWS 2
+#endif
 
 struct work {
   const struct attention_call *call;
@@ -68,7 +75,7 @@ INLINE void context_tile(const struct work *w, const enum weight_order order, in
                          const int rows, int32_t col, const int vectors, int32_t j0, int32_t j1) {
   const int64_t per_row = order == BY_KEY ? 1 : ATTENTION_KEYS,
                 per_key = order == BY_KEY ? ATTENTION_QUERIES : 1;
-  vf acc[CONTEXT_GROUP][CONTEXT_VECTORS]; // 8 x 2 or 4 x 4 of them are used
+  vf acc[CONTEXT_GROUP][CONTEXT_VECTORS]; // all rows with two vectors, or few with four
   float *out = w->result + row * w->padded + col;
   for (int r = 0; r < rows; r++)
     for (int x = 0; x < vectors; x++)
@@ -92,7 +99,7 @@ INLINE void context_tile(const struct work *w, const enum weight_order order, in
 INLINE void context_columns(const struct work *w, const enum weight_order order, int32_t row,
                             const int rows, int32_t j0, int32_t j1) {
   int32_t col = 0, end = (w->d + VL - 1) / VL * VL;
-  if (rows <= 4)
+  if (rows <= CONTEXT_WIDE_ROWS)
     for (; col + 4 * VL <= end; col += 4 * VL)
       context_tile(w, order, row, rows, col, 4, j0, j1);
   if (col + 2 * VL <= end) context_tile(w, order, row, rows, col, 2, j0, j1), col += 2 * VL;
@@ -114,7 +121,9 @@ INLINE void context_rows(const struct work *w, const enum weight_order order, co
 // multiplied by zero, so that a NaN there stays there.
 INLINE void block_context(const struct work *w, const enum weight_order order,
                           const int32_t *valid) {
-  int32_t row = 0, count = w->call->count;
+  int32_t count = w->call->count;
+#if SIMD_BYTES == 64
+  int32_t row = 0;
   if (w->d <= 2 * VL) // two vectors a row: eight rows of sums fit the registers
     for (; row + 8 <= count; row += 8)
       context_rows(w, order, valid, row, 8);
@@ -126,6 +135,33 @@ INLINE void block_context(const struct work *w, const enum weight_order order,
     context_rows(w, order, valid, row, 2);
   else if (count - row == 1)
     context_rows(w, order, valid, row, 1);
+#else
+  int32_t groups = (count + CONTEXT_GROUP - 1) / CONTEXT_GROUP;
+  for (int32_t g = 0, row = 0; g < groups; g++) { // as even as can be
+    int32_t rows = count * (g + 1) / groups - row;
+    switch (rows) {
+    case 6:
+      context_rows(w, order, valid, row, 6);
+      break;
+    case 5:
+      context_rows(w, order, valid, row, 5);
+      break;
+    case 4:
+      context_rows(w, order, valid, row, 4);
+      break;
+    case 3:
+      context_rows(w, order, valid, row, 3);
+      break;
+    case 2:
+      context_rows(w, order, valid, row, 2);
+      break;
+    default:
+      context_rows(w, order, valid, row, 1);
+      break;
+    }
+    row += rows;
+  }
+#endif
 }
 
 // Keys of block [first, first + n) that each query sees. Returns the most.

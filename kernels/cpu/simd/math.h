@@ -48,6 +48,19 @@ INLINE vf vf_exp_inside(vf x) {
   return vf_scale2(vf_exp_reduced(r - n * -2.12194440e-4f), n);
 }
 
+// The same for x in [-88, 0.5], where 2^n is one factor; a result below the smallest normal number
+// may have lost its last bits.
+INLINE vf vf_exp_low(vf x) {
+#if defined(__AVX512F__)
+  return vf_exp_inside(x);
+#else
+  const float magic = 12582912.0f; // the sum's last bits are n: they become an exponent
+  vf sum = x * 1.44269504088896f + magic, n = sum - magic;
+  vf r = x - n * 0.693359375f;
+  return vf_exp_reduced(r - n * -2.12194440e-4f) * (vf)(((vi)sum << 23) + 0x3f800000);
+#endif
+}
+
 INLINE vf vf_exp(vf x) {
   vf y = vf_exp_inside(vf_clamp(x, -88.0f, 89.0f));
   y = vf_select(x < vf_set(-87.33654f), (vf){0}, y);
@@ -56,7 +69,7 @@ INLINE vf vf_exp(vf x) {
 
 // For x <= 0 only (softmax): no overflow to care for.
 INLINE vf vf_exp_negative(vf x) {
-  vf y = vf_exp_inside(vf_clamp(x, -88.0f, 0.5f));
+  vf y = vf_exp_low(vf_clamp(x, -88.0f, 0.5f));
 #if defined(__AVX512F__)
   return (vf)_mm512_maskz_mov_ps(
       _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.33654f), _CMP_NLT_UQ), (__m512)y);
@@ -79,7 +92,7 @@ INLINE vf vf_gelu_erf(vf x) {
   a = vf_select(outside, vf_set(13.1f), a);
 #endif
   vf t = vf_reciprocal(a * (float)(ERFCX_C * 0.70710678118654752) + 1.0f);
-  vf e = vf_exp_inside(a * a * -0.5f);
+  vf e = vf_exp_low(a * a * -0.5f);
   vf p = vf_set(erfcx_coefficient[ERFCX_DEGREE]);
   for (int i = ERFCX_DEGREE - 1; i >= 0; i--)
     p = p * t + erfcx_coefficient[i];
@@ -88,8 +101,8 @@ INLINE vf vf_gelu_erf(vf x) {
   vf positive =
       (vf)_mm512_max_ps((__m512)x, _mm512_setzero_ps()); // 0 for NaN; the tail is NaN then
 #else
-  vf erfc = vf_select(outside, (vf){0}, p * e);
-  vf positive = vf_select(x > (vf){0}, x, (vf){0});
+  vf erfc = (vf)((vi)(p * e) & ~outside);
+  vf positive = vf_larger(x, (vf){0});
 #endif
   return positive - a * 0.5f * erfc;
 }

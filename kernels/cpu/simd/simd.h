@@ -40,10 +40,19 @@ INLINE void vf_store(float *p, vf v) {
   *(vf_unaligned *)p = v;
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// All bits set in the first n lanes.
+INLINE __m256i vi_below(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+#endif
+
 // The first n < VL floats; the rest reads as zero and is not touched in memory.
 INLINE vf vf_load_n(const float *p, int n) {
 #if defined(__AVX512F__)
   return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
+#elif defined(__AVX2__)
+  return (vf)_mm256_maskload_ps(p, vi_below(n));
 #else
   vf v = {0};
   float lanes[VL] = {0};
@@ -69,6 +78,9 @@ INLINE void vf_store_n(float *p, vf v, int n) {
 INLINE vf vf_load_fill(const float *p, int n, float fill) {
 #if defined(__AVX512F__)
   return (vf)_mm512_mask_loadu_ps(_mm512_set1_ps(fill), (__mmask16)((1u << n) - 1u), p);
+#elif defined(__AVX2__)
+  __m256i mask = vi_below(n);
+  return (vf)_mm256_blendv_ps(_mm256_set1_ps(fill), _mm256_maskload_ps(p, mask), (__m256)mask);
 #else
   vf v;
   float lanes[VL];
@@ -79,14 +91,21 @@ INLINE vf vf_load_fill(const float *p, int n, float fill) {
 #endif
 }
 
+// `mask` is a comparison's: all bits of a lane or none.
 INLINE vf vf_select(vi mask, vf yes, vf no) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return (vf)_mm256_blendv_ps((__m256)no, (__m256)yes, (__m256)mask);
+#else
   return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
+#endif
 }
 
 // The larger of two; `b` when either is NaN.
 INLINE vf vf_larger(vf a, vf b) {
 #if defined(__AVX512F__)
   return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (vf)_mm256_max_ps((__m256)a, (__m256)b);
 #else
   return vf_select(a > b, a, b);
 #endif
@@ -107,6 +126,8 @@ INLINE vf vf_max(vf a, vf b) {
 INLINE vf vf_clamp(vf x, float low, float high) {
 #if defined(__AVX512F__)
   return (vf)_mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), (__m512)x));
+#elif defined(__AVX2__)
+  return (vf)_mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), (__m256)x));
 #else
   x = vf_select(x < vf_set(low), vf_set(low), x);
   return vf_select(x > vf_set(high), vf_set(high), x);
@@ -120,6 +141,10 @@ INLINE vf vf_abs(vf x) {
 INLINE float vf_sum(vf v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);
+#elif defined(__AVX2__)
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 #else
   float lanes[VL], sum = 0;
   memcpy(lanes, &v, sizeof lanes);
@@ -134,6 +159,11 @@ INLINE float vf_reduce_max(vf v) {
 #if defined(__AVX512F__)
   if (_mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q)) return __builtin_nanf("");
   return _mm512_reduce_max_ps((__m512)v);
+#elif defined(__AVX2__)
+  if (_mm256_movemask_ps((__m256)(v != v))) return __builtin_nanf("");
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 #else
   float lanes[VL];
   memcpy(lanes, &v, sizeof lanes);
