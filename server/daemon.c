@@ -254,6 +254,7 @@ static enum status bring_up(struct daemon *daemon, struct error *err) {
   struct api_options options = {.registry = daemon->parts.registry,
                                 .n_loops = (int)daemon->conf->loops,
                                 .requests_per_loop = (int32_t)(daemon->conf->queue_requests * 2),
+                                .stream_requests = (int32_t)daemon->conf->stream_requests,
                                 .device_name = device_name(&daemon->parts.devices),
                                 .fallback = daemon->parts.devices.fallback};
   enum status status = api_open(&daemon->api, &options, err);

@@ -18,10 +18,12 @@ const int api_n_methods = sizeof api_methods / sizeof *api_methods;
 
 enum status api_open(struct api *api, const struct api_options *options, struct error *err) {
   FW_ASSERT(options->n_loops > 0 && options->n_loops <= LIMIT_LOOPS);
-  *api = (struct api){.registry = options->registry,
-                      .n_loops = options->n_loops,
-                      .device_name = options->device_name ? options->device_name : "",
-                      .fallback = options->fallback ? options->fallback : ""};
+  *api =
+      (struct api){.registry = options->registry,
+                   .n_loops = options->n_loops,
+                   .stream_requests = options->stream_requests > 0 ? options->stream_requests : 64,
+                   .device_name = options->device_name ? options->device_name : "",
+                   .fallback = options->fallback ? options->fallback : ""};
   infer_reply_setup();
   for (int i = 0; i < options->n_loops; i++) {
     enum status status = request_pool_open(options->requests_per_loop, &api->pools[i]);

@@ -16,6 +16,7 @@ struct api_options {
   struct registry *registry;
   int n_loops;
   int32_t requests_per_loop; // size of each loop's request pool
+  int32_t stream_requests;   // at once on one ModelStreamInfer call; 0: as many as is usual
   const char *device_name;   // "NVIDIA H200, ..."; NULL: none to tell; outlives the api
   const char *fallback;      // why `auto` serves on the CPU; NULL or empty: it does not; as above
 };
@@ -39,6 +40,7 @@ struct api {
   int n_executors;
   struct request_pool *pools[LIMIT_LOOPS];
   int n_loops;
+  int32_t stream_requests;
   char device[16];                    // "cpu", "cuda": for replies
   const char *device_name, *fallback; // for metadata; never NULL
 };

@@ -18,7 +18,7 @@ enum {
 };
 
 static const char *const services[] = {
-    // with repeats, next to each other
+// with repeats, next to each other
 #define METHOD(service, name, handler) service,
 #define STREAM(service, name, handler) service,
 #include "api/methods.def"

@@ -8,7 +8,7 @@
 
 // ---- endings ----
 // Everything that a request holds goes back. Loop thread. Also the `done` hook of its reply.
-static void request_release(void *arg) {
+void infer_release(void *arg) {
   struct request *request = arg;
   if (request->message) slab_put(request->slabs, request->message);
   if (request->response) slab_put(request->slabs, request->response);
@@ -43,7 +43,7 @@ static struct model_metrics *metrics_of(const struct model *model, enum fusion_m
 
 // Each accepted request passes here exactly once: accepted = finished + in flight, whatever
 // happened.
-static void metrics_finished(const struct request *request, enum status status) {
+void infer_count(const struct request *request, enum status status) {
   struct model_metrics *metrics = metrics_of(request->model, request->fusion);
   if (!metrics) return;
   atomic_fetch_sub_explicit(&metrics->in_flight, 1, memory_order_relaxed);
@@ -69,33 +69,54 @@ static void metrics_accepted(const struct model *model, enum fusion_mode fusion)
 
 static void request_fail(struct call *call, struct request *request, enum status status,
                          const char *message) {
-  metrics_finished(request, status);
+  if (request->item) {
+    infer_item_done(call, request->item, request, status, message);
+    return;
+  }
+  infer_count(request, status);
   call_fail(call, status, message);
-  request_release(request);
+  infer_release(request);
+}
+
+static void request_answer(const struct api *api, struct call *call, struct request *request) {
+  if (request->item) {
+    infer_item_done(call, request->item, request, STATUS_OK, "");
+    return;
+  }
+  infer_count(request, STATUS_OK);
+  infer_reply(api, call, request, infer_release);
+}
+
+// What became of a request whose call is gone: reset, expired or cut off.
+static enum status gone_status(const struct request *request) {
+  if (request->deadline_ns <= request->t_ns[STAGE_DONE]) return STATUS_DEADLINE_EXCEEDED;
+  return request->status != STATUS_OK ? request->status : STATUS_CANCELLED;
 }
 
 void infer_finished(struct api *api, struct rpc *rpc, struct request *request) {
   struct call *call = call_find(rpc, request->call);
-  if (!call) { // reset, expired or cut off: rpc/ has answered what had to be answered
-    enum status status = request->status != STATUS_OK ? request->status : STATUS_CANCELLED;
-    if (request->deadline_ns <= request->t_ns[STAGE_DONE]) status = STATUS_DEADLINE_EXCEEDED;
-    metrics_finished(request, status);
-    request_release(request);
+  if (!call && request->item) {
+    infer_item_done(NULL, request->item, request, gone_status(request), "");
+  } else if (!call) { // rpc/ has answered what had to be answered
+    infer_count(request, gone_status(request));
+    infer_release(request);
   } else if (request->status != STATUS_OK) {
     request_fail(call, request, request->status, request->message_text);
   } else {
-    metrics_finished(request, STATUS_OK);
-    infer_reply(api, call, request, request_release);
+    request_answer(api, call, request);
   }
 }
 
 // ---- on the way in ----
 // The client reset the call, its connection died, or its deadline passed. The request itself comes
 // back in its own time.
-static void request_cancel(void *arg) {
-  struct request *request = arg;
+void infer_cancel(struct request *request) {
   atomic_store_explicit(&request->cancelled, true, memory_order_relaxed);
   if (request->executor) executor_note_cancel(request->executor);
+}
+
+static void request_cancel(void *arg) {
+  infer_cancel(arg);
 }
 
 // Outputs that need no step of the plan are complete as soon as their memory is: no device, no
@@ -108,8 +129,7 @@ static void finish_here(struct api *api, struct call *call, struct request *requ
   pack_identity(request);
   core_cost(request, &(struct lane_times){0}, request->n_tokens);
   request->t_ns[STAGE_DONE] = clock_now_ns();
-  metrics_finished(request, STATUS_OK);
-  infer_reply(api, call, request, request_release);
+  request_answer(api, call, request);
 }
 
 // The device with the least work before it.
@@ -132,9 +152,10 @@ static void submit(struct api *api, struct call *call, struct request *request) 
     return;
   }
   request->executor = executor;
-  call_on_cancel(call, request_cancel, request);
+  if (!request->item) call_on_cancel(call, request_cancel, request);
   if (executor_submit(executor, call_loop(call), request)) return;
-  call_on_cancel(call, NULL, NULL);
+  if (!request->item) call_on_cancel(call, NULL, NULL);
+  request->executor = NULL;
   request_fail(call, request, STATUS_RESOURCE_EXHAUSTED,
                "the queue is full (batch.queue_requests)");
 }
@@ -159,21 +180,33 @@ static void request_init(struct request *request, struct call *call, struct mode
   request->t_ns[STAGE_MESSAGE] = call_message_ns(call);
 }
 
+// No request came of it.
+static void refuse(struct call *call, void *item, enum status status, const char *message) {
+  if (item)
+    infer_item_done(call, item, NULL, status, message);
+  else
+    call_fail(call, status, message);
+}
+
 static void infer(struct api *api, struct call *call, const struct wire_infer *wire,
-                  struct model *model) {
+                  struct model *model, void *item) {
   struct request *request = request_take(api->pools[call_loop(call)]);
   if (!request) {
-    call_fail(call, STATUS_RESOURCE_EXHAUSTED, "too many requests at once (batch.queue_requests)");
+    refuse(call, item, STATUS_RESOURCE_EXHAUSTED,
+           "too many requests at once (batch.queue_requests)");
     return;
   }
   struct error err;
   request_init(request, call, model);
+  request->item = item;
+  if (item) infer_item_begun(item, request);
   enum status status = request_fill(wire, request, &err);
   metrics_accepted(model, request->fusion);
   if (status != STATUS_OK) {
     request_fail(call, request, status, err.message);
     return;
   }
+  request->message_bytes = (uint32_t)call_message(call).bytes;
   request->message = call_take_message(call);
   request->t_ns[STAGE_ADMITTED] = clock_now_ns();
   if (needs_steps(model, request->fusion, request->outputs))
@@ -182,8 +215,7 @@ static void infer(struct api *api, struct call *call, const struct wire_infer *w
     finish_here(api, call, request);
 }
 
-void model_infer(struct call *call, void *app) {
-  struct api *api = app;
+void infer_begin(struct api *api, struct call *call, void *item) {
   struct wire_infer wire;
   struct error err;
   enum status status = wire_split(call_message(call), &wire, &err);
@@ -191,7 +223,11 @@ void model_infer(struct call *call, void *app) {
                             ? model_find(api, wire.model_name, wire.model_version, &status, &err)
                             : NULL;
   if (model)
-    infer(api, call, &wire, model);
+    infer(api, call, &wire, model, item);
   else
-    call_fail(call, status, err.message);
+    refuse(call, item, status, err.message);
+}
+
+void model_infer(struct call *call, void *app) {
+  infer_begin(app, call, NULL);
 }

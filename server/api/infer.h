@@ -28,12 +28,31 @@ MUST_USE enum status infer_rows(const struct model *model, const struct wire_inf
                                 const struct infer_shape *shape, struct slab_pool *pool,
                                 struct request *request, struct error *err);
 
+// From the message to an executor, or to an answer at once. `item`: its place in a stream (NULL: a
+// call of its own); then every end goes to infer_item_done.
+void infer_begin(struct api *api, struct call *call, void *item);
 // A request came back from its executor: answer its call, if it is still there, and let go of
 // everything.
 void infer_finished(struct api *api, struct rpc *rpc, struct request *request);
-// Answers with the outputs; the request goes to `done` when they have left.
+// Answers with the outputs; the request goes to `done` when they have left. A request of a stream
+// is answered by one message of it.
 void infer_reply(const struct api *api, struct call *call, struct request *request,
                  void (*done)(void *request));
+// Everything that a request holds goes back.
+void infer_release(void *request);
+void infer_cancel(struct request *request); // nobody waits for it any more
+// Into the model's metrics. Each request passes here exactly once.
+void infer_count(const struct request *request, enum status status);
+
+// infer_stream.c: there is a request now, which may be cancelled.
+void infer_item_begun(void *item, struct request *request);
+// This request of a stream is done (request NULL: there never was one), and may be
+// answered when its turn comes.
+void infer_item_done(struct call *call, void *item, struct request *request, enum status status,
+                     const char *message);
+// That a request of a stream failed, as one message: the text, and which request it was.
+void infer_reply_error(struct call *call, const char *message, struct slice model,
+                       struct slice version, struct slice id);
 void infer_reply_setup(void); // before the first reply; any number of times
 
 #endif

@@ -172,10 +172,41 @@ static int payload_fill(struct request *request, struct wire_writer *head, struc
   return n;
 }
 
+// ---- in a stream: ModelStreamInferResponse { error_message = 1; infer_response = 2; } ----
+#define STREAM_HEAD_BYTES (1 + WIRE_VARINT_BYTES)
+
+// The answer is a field of the message: its tag and length in front. Returns where it begins.
+static uint8_t *wrap(uint8_t *head, size_t head_bytes, const struct slice *payload, int n_payload) {
+  uint8_t field[STREAM_HEAD_BYTES];
+  struct wire_writer writer = {field, field + sizeof field, false};
+  uint64_t bytes = head_bytes;
+  for (int i = 0; i < n_payload; i++)
+    bytes += payload[i].bytes;
+  wire_put_length(&writer, 2, bytes);
+  size_t field_bytes = (size_t)(writer.at - field);
+  memcpy(head - field_bytes, field, field_bytes);
+  return head - field_bytes;
+}
+
+void infer_reply_error(struct call *call, const char *message, struct slice model,
+                       struct slice version, struct slice id) {
+  uint8_t head[ERROR_MESSAGE_BYTES + 2 * LIMIT_NAME_BYTES + LIMIT_REQUEST_ID_BYTES + 64];
+  uint8_t inner[2 * LIMIT_NAME_BYTES + LIMIT_REQUEST_ID_BYTES + 32];
+  struct wire_writer writer = {head, head + sizeof head, false},
+                     response = {inner, inner + sizeof inner, false};
+  wire_put_bytes(&writer, 1, message, strlen(message));
+  if (model.bytes) wire_put_bytes(&response, FIELD_MODEL_NAME, model.data, model.bytes);
+  if (version.bytes) wire_put_bytes(&response, FIELD_MODEL_VERSION, version.data, version.bytes);
+  if (id.bytes) wire_put_bytes(&response, FIELD_ID, id.data, id.bytes);
+  wire_put_bytes(&writer, 2, inner, (size_t)(response.at - inner));
+  FW_ASSERT(!writer.over && !response.over);
+  (void)call_send(call, head, (size_t)(writer.at - head), NULL, 0, NULL, NULL);
+}
+
 void infer_reply(const struct api *api, struct call *call, struct request *request,
                  void (*done)(void *request)) {
-  uint8_t head[HEAD_BYTES];
-  struct wire_writer writer = {head, head + sizeof head, false};
+  uint8_t room[STREAM_HEAD_BYTES + HEAD_BYTES], *head = room + STREAM_HEAD_BYTES;
+  struct wire_writer writer = {head, room + sizeof room, false};
   struct slice payload[2 * LIMIT_MODEL_OUTPUTS];
   const struct model *model = request->model;
   wire_put_bytes(&writer, FIELD_MODEL_NAME, model->name, strlen(model->name));
@@ -187,5 +218,10 @@ void infer_reply(const struct api *api, struct call *call, struct request *reque
     put_output(&writer, &model->outputs[request->output_order[k]], request);
   int n_payload = payload_fill(request, &writer, payload);
   FW_ASSERT(!writer.over);
-  call_reply(call, head, (size_t)(writer.at - head), payload, n_payload, done, request);
+  if (!request->item) {
+    call_reply(call, head, (size_t)(writer.at - head), payload, n_payload, done, request);
+    return;
+  }
+  head = wrap(head, (size_t)(writer.at - head), payload, n_payload);
+  (void)call_send(call, head, (size_t)(writer.at - head), payload, n_payload, done, request);
 }

@@ -16,6 +16,10 @@ struct slice call_message(const struct call *call) {
 struct slab *call_take_message(struct call *call) {
   struct slab *slab = call->framer.slab;
   call->framer.slab = NULL;
+  if (call->stream && call->stream->many_in) {
+    call->stream->taken_bytes += call->framer.counted; // until call_message_done
+    call->framer.counted = 0;
+  }
   return slab;
 }
 
@@ -37,6 +41,10 @@ int64_t call_message_ns(const struct call *call) {
 
 void *call_app(struct call *call) {
   return call->rpc->app;
+}
+
+struct rpc *call_rpc(const struct call *call) {
+  return call->rpc;
 }
 
 int call_loop(const struct call *call) {

@@ -17,6 +17,7 @@
 #include "rpc/call_ref.h"
 
 struct call;
+struct rpc;
 
 // What makes a method a stream. Without it (NULL) it is unary: one message each way.
 struct method_stream {
@@ -46,6 +47,7 @@ int64_t call_headers_ns(const struct call *call);  // when HEADERS arrived
 int64_t call_message_ns(const struct call *call);  // when the message was complete
 void *call_app(struct call *call);                 // the `app` pointer given to rpc_open
 int call_loop(const struct call *call);
+struct rpc *call_rpc(const struct call *call);
 void call_on_cancel(struct call *call, void (*hook)(void *arg), void *arg);
 
 // Answer OK with one message: `head` (copied) followed by `payload` slices (borrowed until `done`,

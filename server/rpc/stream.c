@@ -161,17 +161,14 @@ static void fail_in(struct call *call, enum status code, const char *message) {
 
 static void deliver(struct call *call) {
   struct h2 *h2 = call->h2;
-  struct stream *stream = call->stream;
   int64_t counted = call->framer.counted;
   call->message_ns = h2->now_ns;
   h2->busy_bytes += counted;
   guard_useful(&h2->guard);
   call->method->handle(call, h2->rpc->app);
-  if (call->framer.slab || call->framer.counted == 0) { // still ours, or the call has ended
+  if (call->framer.slab) { // the handler did not take it
     h2->busy_bytes -= counted;
     grpc_framer_drop(&call->framer, &h2->room);
-  } else {
-    stream->taken_bytes += counted;
   }
   call->framer = (struct grpc_framer){0};
 }

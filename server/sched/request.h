@@ -64,6 +64,8 @@ struct request {
   struct slab_pool *slabs;   // where message and response go back to
   struct request_pool *pool; // where the request itself goes back to
   struct executor *executor; // that it was submitted to
+  void *item;                // the api's: its place in a stream; NULL: a call of its own
+  uint32_t message_bytes;    // of what `message` holds
   // Result
   enum status status;
   struct request_cost cost;
