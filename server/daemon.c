@@ -142,6 +142,10 @@ static void slab_free(void *arg, void *memory, size_t bytes) {
   devices->backend->host_free(devices->list[0], memory, bytes);
 }
 
+static const struct device_caps *first_caps(const struct devices *devices) {
+  return devices->backend->caps(devices->list[0]);
+}
+
 static bool ready(void *app) {
   return api_ready(app);
 }
@@ -155,6 +159,9 @@ static enum status open_network(struct daemon *daemon, struct error *err) {
                                 .n_methods = api_n_methods,
                                 .app = &daemon->api,
                                 .reap = api_reap,
+                                .busy = api_busy,
+                                .spin_us = conf->spin_us,
+                                .app_computes = !first_caps(&daemon->parts.devices)->async,
                                 .metrics = expose,
                                 .ready = ready,
                                 .host_alloc = slab_alloc,
@@ -246,16 +253,12 @@ static void add_gauges(struct daemon *daemon) {
 }
 
 // ---- up ----
-static const char *device_name(const struct devices *devices) {
-  return devices->backend->caps(devices->list[0])->description;
-}
-
 static enum status bring_up(struct daemon *daemon, struct error *err) {
   struct api_options options = {.registry = daemon->parts.registry,
                                 .n_loops = (int)daemon->conf->loops,
                                 .requests_per_loop = (int32_t)(daemon->conf->queue_requests * 2),
                                 .stream_requests = (int32_t)daemon->conf->stream_requests,
-                                .device_name = device_name(&daemon->parts.devices),
+                                .device_name = first_caps(&daemon->parts.devices)->description,
                                 .fallback = daemon->parts.devices.fallback};
   enum status status = api_open(&daemon->api, &options, err);
   if (status == STATUS_OK) status = open_network(daemon, err);

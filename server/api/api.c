@@ -111,6 +111,14 @@ void api_reap(struct rpc *rpc, int loop, void *app) {
   }
 }
 
+bool api_busy(int loop, void *app) {
+  const struct api *api = app;
+  if (atomic_load(&api->state) == API_LOADING) return true;
+  for (int i = 0; i < api->n_executors; i++)
+    if (executor_outstanding(api->executors[i], loop) > 0) return true;
+  return false;
+}
+
 // ---- helpers of cold methods ----
 void reply_message(struct call *call, const ProtobufCMessage *message) {
   uint8_t small[1024], *packed = small;

@@ -62,6 +62,7 @@ void api_drain(struct api *api);       // health turns NOT_SERVING. Any thread.
 bool api_ready(const struct api *api); // SERVING, and no device is lost. Any thread.
 // net_options.reap: answers the requests that the executors have finished for this loop.
 void api_reap(struct rpc *rpc, int loop, void *app);
+bool api_busy(int loop, void *app); // net_options.busy: executors have requests of this loop
 
 // The table of methods, in the order of methods.def.
 extern const struct method api_methods[];

@@ -141,7 +141,9 @@ static void on_read(uv_stream_t *stream, ssize_t bytes, const uv_buf_t *buffer) 
   }
   if (conn->half_closed) return;
   atomic_fetch_add_explicit(&rpc_metrics.bytes_in, (uint64_t)bytes, memory_order_relaxed);
-  h2_feed(conn->h2, (const uint8_t *)buffer->base, (size_t)bytes, clock_now_ns());
+  int64_t now_ns = clock_now_ns();
+  spin_came(&conn->loop->spin, (size_t)bytes, now_ns);
+  h2_feed(conn->h2, (const uint8_t *)buffer->base, (size_t)bytes, now_ns);
   if (bytes == READ_BYTES) { // there is more: the others' turn first
     uv_read_stop(stream);
     conn->reading = false;

@@ -4,6 +4,7 @@
 
 #include "base/ring.h"
 #include "net/net.h"
+#include "net/spin.h"
 #include "rpc/h2.h"
 #include <pthread.h>
 #include <uv.h>
@@ -33,6 +34,8 @@ struct loop {
   uv_async_t control_async; // a connection was handed over, or the drain began
   uv_prepare_t prepare;
   uv_check_t check;
+  uv_idle_t awake; // active: the next poll does not sleep
+  struct spin spin;
   uv_timer_t deadline_timer, tick_timer;
   int64_t armed_ns; // when deadline_timer fires; CLOCK_NEVER: not armed
   struct wake wake;

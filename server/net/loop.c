@@ -6,6 +6,7 @@
 //   deadline
 #include "base/log.h"
 #include "net/internal.h"
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,10 +52,27 @@ static void on_tick(uv_timer_t *timer) {
 
 // ---- flushes ----
 
+// Keeps the loop from sleeping while active. Whoever shares the core goes first.
+static void on_awake(uv_idle_t *awake) {
+  (void)awake;
+  sched_yield();
+}
+
+static void choose_sleep(struct loop *loop) {
+  const struct net_options *options = &loop->net->options;
+  if (options->spin_us == 0) return;
+  bool busy = loop->n_conns == 0 || (options->busy && options->busy(loop->index, options->app));
+  if (spin_stay_awake(&loop->spin, busy, clock_now_ns()))
+    uv_idle_start(&loop->awake, on_awake);
+  else
+    uv_idle_stop(&loop->awake);
+}
+
 static void on_prepare(uv_prepare_t *prepare) {
   struct loop *loop = prepare->data;
   conn_flush_dirty(loop);
   arm_deadline(loop);
+  choose_sleep(loop);
 }
 
 static void on_check(uv_check_t *check) {
@@ -64,6 +82,10 @@ static void on_check(uv_check_t *check) {
 static void on_wake(uv_async_t *async) {
   struct loop *loop = async->data;
   const struct net_options *options = &loop->net->options;
+  if (options->app_computes)
+    spin_rest(&loop->spin, clock_now_ns());
+  else
+    spin_came(&loop->spin, 0, clock_now_ns());
   if (options->reap) options->reap(loop->rpc, loop->index, options->app);
 }
 
@@ -134,8 +156,9 @@ static int init_handles(struct loop *loop) {
   if ((rv = uv_async_init(&loop->uv, &loop->wake_async, on_wake)) != 0 ||
       (rv = uv_async_init(&loop->uv, &loop->control_async, on_control)) != 0)
     return rv;
-  uv_prepare_init(&loop->uv, &loop->prepare); // these four cannot fail
+  uv_prepare_init(&loop->uv, &loop->prepare); // these five cannot fail
   uv_check_init(&loop->uv, &loop->check);
+  uv_idle_init(&loop->uv, &loop->awake);
   uv_timer_init(&loop->uv, &loop->deadline_timer);
   uv_timer_init(&loop->uv, &loop->tick_timer);
   loop->wake_async.data = loop->control_async.data = loop->prepare.data = loop->check.data = loop;
@@ -152,6 +175,7 @@ enum status loop_open(struct net *net, int index, struct error *err) {
   loop->net = net;
   loop->index = index;
   loop->armed_ns = CLOCK_NEVER;
+  spin_init(&loop->spin, options->spin_us * NS_PER_US);
   struct rpc_options rpc = {
       .loop = index,
       .limits = &options->limits,

@@ -33,6 +33,12 @@ struct net_options {
   // requests, find their calls with call_find(rpc, ref), answer. Answers of one reap leave in one
   // write per connection. May be NULL.
   void (*reap)(struct rpc *rpc, int loop, void *app);
+  // Longest wait of a loop for more without sleeping (net/spin.h); 0: none. Not while requests of
+  // it are with other threads (`busy`, loop thread, may be NULL), and not for a while after these
+  // have finished some if they compute on the loops' cores.
+  int64_t spin_us;
+  bool (*busy)(int loop, void *app);
+  bool app_computes;
   // Admin callbacks; the admin's own thread calls them, so they must be thread safe.
   size_t (*metrics)(char *out, size_t out_bytes, void *app); // as metrics_expose; NULL: 404
   bool (*ready)(void *app);                                  // NULL: always ready

@@ -207,6 +207,10 @@ struct request *executor_reap(struct executor *executor, int loop) {
   return request;
 }
 
+int32_t executor_outstanding(const struct executor *executor, int loop) {
+  return executor->ports[loop].outstanding;
+}
+
 void executor_note_cancel(struct executor *executor) {
   atomic_store_explicit(&executor->cancels, true, memory_order_release);
   wake_signal(&executor->wake);

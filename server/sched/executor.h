@@ -32,6 +32,7 @@ MUST_USE enum status executor_open(const struct executor_options *options, struc
 bool executor_submit(struct executor *executor, int loop, struct request *request);
 // Loop thread `loop`: the next finished request (status set), or NULL.
 struct request *executor_reap(struct executor *executor, int loop);
+int32_t executor_outstanding(const struct executor *executor, int loop); // submitted, not reaped
 // Any thread: some submitted request was cancelled; look for it soon, even while batches wait for
 // company.
 void executor_note_cancel(struct executor *executor);
