@@ -117,6 +117,11 @@ def h2load(server, body, streams, calls, log=None, connections=1):
     return float(match.group(1))
 
 
+def cpu_model():
+    with open("/proc/cpuinfo") as file:
+        return re.search(r"model name\s*: (.*)", file.read()).group(1)
+
+
 def measure(server, size, streams, seconds):
     server.start(["taskset", "-c", "0"])
     try:
@@ -195,7 +200,7 @@ def main():
                 slopes[server.name] = instructions(server)
                 print(f"{server.name}: {slopes[server.name]:.0f} instructions a 4 KiB call")
     with open(given.out, "w") as file:
-        json.dump({"date": time.strftime("%Y-%m-%d"), "rows": rows, "instructions_4k": slopes}, file, indent=1)
+        json.dump({"date": time.strftime("%Y-%m-%d"), "cpu": cpu_model(), "rows": rows, "instructions_4k": slopes}, file, indent=1)
         file.write("\n")
 
 

@@ -129,12 +129,15 @@ static void write_all(struct conn *conn) {
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer) {
   (void)suggested;
   struct conn *conn = handle->data;
-  *buffer = uv_buf_init((char *)conn->loop->read_buffer, READ_BYTES);
+  // libuv reads again after a full buffer; an empty one ends that until the next turn.
+  bool again = conn->read_turn == conn->loop->turn;
+  conn->read_turn = conn->loop->turn;
+  *buffer = uv_buf_init((char *)conn->loop->read_buffer, again ? 0 : READ_BYTES);
 }
 
 static void on_read(uv_stream_t *stream, ssize_t bytes, const uv_buf_t *buffer) {
   struct conn *conn = stream->data;
-  if (bytes == 0) return; // EAGAIN
+  if (bytes == 0 || bytes == UV_ENOBUFS) return; // EAGAIN; the others' turn
   if (bytes < 0) {
     conn_abort(conn); // EOF or reset: nobody is there to read an answer
     return;
@@ -144,11 +147,6 @@ static void on_read(uv_stream_t *stream, ssize_t bytes, const uv_buf_t *buffer) 
   int64_t now_ns = clock_now_ns();
   spin_came(&conn->loop->spin, (size_t)bytes, now_ns);
   h2_feed(conn->h2, (const uint8_t *)buffer->base, (size_t)bytes, now_ns);
-  if (bytes == READ_BYTES) { // there is more: the others' turn first
-    uv_read_stop(stream);
-    conn->reading = false;
-    conn_mark_dirty(conn);
-  }
 }
 
 static void update_reading(struct conn *conn) {

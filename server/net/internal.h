@@ -19,6 +19,7 @@ struct conn {
   struct loop *loop;
   struct h2 *h2;
   struct conn *next, *previous, *next_dirty;
+  uint64_t read_turn;     // the last turn of the loop in which it was read from
   size_t write_bytes;     // of the write under way
   int64_t stuck_since_ns; // when that write began; 0: none is under way
   int64_t close_by_ns;    // half-closed: the end of politeness; 0: open
@@ -42,6 +43,7 @@ struct loop {
   struct ring handover; // descriptors from the acceptor, each plus one as a pointer
   struct conn *conns, *dirty;
   int n_conns;
+  uint64_t turn;        // begins at 1
   int64_t drain_by_ns;  // 0: not draining
   int n_cut;            // calls cut off by the drain's end
   uint8_t *read_buffer; // nghttp2 consumes it within the read callback

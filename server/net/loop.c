@@ -70,6 +70,7 @@ static void choose_sleep(struct loop *loop) {
 
 static void on_prepare(uv_prepare_t *prepare) {
   struct loop *loop = prepare->data;
+  loop->turn++;
   conn_flush_dirty(loop);
   arm_deadline(loop);
   choose_sleep(loop);
@@ -175,6 +176,7 @@ enum status loop_open(struct net *net, int index, struct error *err) {
   loop->net = net;
   loop->index = index;
   loop->armed_ns = CLOCK_NEVER;
+  loop->turn = 1;
   spin_init(&loop->spin, options->spin_us * NS_PER_US);
   struct rpc_options rpc = {
       .loop = index,
