@@ -200,7 +200,8 @@ def main():
                 slopes[server.name] = instructions(server)
                 print(f"{server.name}: {slopes[server.name]:.0f} instructions a 4 KiB call")
     with open(given.out, "w") as file:
-        json.dump({"date": time.strftime("%Y-%m-%d"), "cpu": cpu_model(), "rows": rows, "instructions_4k": slopes}, file, indent=1)
+        result = {"date": time.strftime("%Y-%m-%d"), "cpu": cpu_model(), "rows": rows, "instructions_4k": slopes}
+        json.dump(result, file, indent=1)
         file.write("\n")
 
 
