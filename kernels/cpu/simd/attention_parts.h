@@ -102,7 +102,8 @@ INLINE void context_columns(const struct work *w, const enum weight_order order,
   if (rows <= CONTEXT_WIDE_ROWS)
     for (; col + 4 * VL <= end; col += 4 * VL)
       context_tile(w, order, row, rows, col, 4, j0, j1);
-  if (col + 2 * VL <= end) context_tile(w, order, row, rows, col, 2, j0, j1), col += 2 * VL;
+  for (; col + 2 * VL <= end; col += 2 * VL)
+    context_tile(w, order, row, rows, col, 2, j0, j1);
   if (col < end) context_tile(w, order, row, rows, col, 1, j0, j1);
 }
 

@@ -102,8 +102,9 @@ INLINE void micro(const int rows, const struct micro_call *c, const int lines) {
   EACH_ROW(STORE)
 }
 
-// Fewer blocks of rows fetch more lines each; blocks are of equal height, so several of them are
-// never low.
+// Four of k are 8 lines of weights on AVX-512, 4 on AVX2. Fewer blocks of rows fetch more of them
+// each; blocks are of equal height, so several of them are never low.
+#if SIMD_BYTES == 64
 #define MICRO_CASE(n)                                                                              \
   case n:                                                                                          \
     if (2 * n < MR || lines == 8)                                                                  \
@@ -115,6 +116,28 @@ INLINE void micro(const int rows, const struct micro_call *c, const int lines) {
     else                                                                                           \
       micro(n, c, 2);                                                                              \
     break;
+static int fetched_lines(int32_t blocks, int32_t block) {
+  static const uint8_t lines_of[] = {8, 8, 4, 3};
+  (void)block;
+  return blocks < 4 ? lines_of[blocks] : 2;
+}
+#else
+#define MICRO_CASE(n)                                                                              \
+  case n:                                                                                          \
+    if (2 * n < MR || lines == 4)                                                                  \
+      micro(n, c, 4);                                                                              \
+    else if (lines == 2)                                                                           \
+      micro(n, c, 2);                                                                              \
+    else if (lines == 1)                                                                           \
+      micro(n, c, 1);                                                                              \
+    else                                                                                           \
+      micro(n, c, 0);                                                                              \
+    break;
+static int fetched_lines(int32_t blocks, int32_t block) {
+  int lines = blocks == 1 ? 4 : blocks < 4 ? 2 : 1;
+  return block * lines < 4 ? lines : 0;
+}
+#endif
 
 static void micro_rows(int rows, const struct micro_call *c, int lines) {
   switch (rows) {
@@ -144,11 +167,10 @@ static void micro_rows(int rows, const struct micro_call *c, int lines) {
 // need.
 static void run_panel(const struct product_call *c, int32_t col, const float *w, int32_t at,
                       int32_t depth, const char *next) {
-  static const uint8_t lines_of[] = {8, 8, 4, 3};
   int32_t blocks = (c->rows + MR - 1) / MR;
-  int lines = blocks < 4 ? lines_of[blocks] : 2;
   for (int32_t b = 0; b < blocks; b++) {
     int32_t begin = c->rows * b / blocks, rows = c->rows * (b + 1) / blocks - begin;
+    int lines = fetched_lines(blocks, b);
     struct micro_call call = {.x = (const float *)c->x + begin * c->x_stride + at,
                               .w = w,
                               .x_stride = c->x_stride,
