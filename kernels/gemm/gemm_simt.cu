@@ -163,7 +163,8 @@ static __device__ __forceinline__ void simt_slice(float (&d)[C::TM][C::TN], cons
   int buffer = 0;
   x.fetch(a.x, a.x_dtype, a.x_stride, row0, a.m, first, end, thread);
   w.fetch(a.w, a.w_dtype, a.w_stride, col0, a.n, first, end, thread);
-  for (int k = first; k < end; k += C::BK, buffer ^= 1) {
+  int k = first;
+  for (; k < end; k += C::BK, buffer ^= 1) {
     float *xs = tiles + buffer * C::TILE, *ws = xs + C::BK * C::X_PITCH;
     x.store(xs, thread);
     w.store(ws, thread);
@@ -171,6 +172,11 @@ static __device__ __forceinline__ void simt_slice(float (&d)[C::TM][C::TN], cons
     x.fetch(a.x, a.x_dtype, a.x_stride, row0, a.m, k + C::BK, end, thread);
     w.fetch(a.w, a.w_dtype, a.w_stride, col0, a.n, k + C::BK, end, thread);
     simt_multiply<C>(d, xs, ws, tx, ty);
+  }
+  if (C::GROUPS > 1) { // teams meet equally often, or racecheck loses count of the barriers
+#pragma unroll 1
+    for (; k < (slice + 1) * a.slice; k += C::BK)
+      simt_meet<C>(group);
   }
   simt_meet<C>(group); // the next part begins with the first buffer again
 }
