@@ -1,8 +1,8 @@
 // What a device is to the rest of the program: one vtable, two implementations (cpu, cuda).
 //
-// Threads: probe, open, caps, load, unload, lane_open, prepare, lane_close and close are called by
-// the control thread at load time, or by the executor; once requests run, the executor thread is a
-// device's only caller, but for host_alloc, host_free and memory, which any thread may call.
+// Threads: probe, open, caps, load, unload, lane_open, prepare, warm_size, lane_close and close are
+// called by the thread that loads models, one at a time, also while requests run; all that a batch
+// takes is the executor thread's alone; host_alloc, host_free and memory may be called by any.
 // copy_in, run, copy_out and submit are asynchronous where the device is: host memory that they
 // were given stays valid and unchanged until poll says done. On the CPU they finish before they
 // return. Nothing after prepare allocates on the device or waits for it.
@@ -54,6 +54,12 @@ struct lane_times { // of the last batch; CPU: measured by the clock; CUDA: even
   bool replayed;      // as one captured graph
 };
 
+// A size of batch with code or a captured graph of its own.
+struct warm_size {
+  int32_t n_tokens, n_seqs;
+  uint8_t outputs;
+};
+
 struct backend_ops {
   const char *name;
   int (*probe)(void);          // number of devices of this kind; 0 when there is none
@@ -74,9 +80,12 @@ struct backend_ops {
   // A lane for every plan that fits `sizes`.
   enum status (*lane_open)(struct device *device, const struct lane_sizes *sizes, struct lane **out,
                            struct error *err);
-  // Whatever the plan needs on this lane before its first run (CUDA graphs). Load time, once for
-  // each plan and lane, the device idle. NULL: nothing.
+  // Whatever the plan needs on this lane before its first run (CUDA graphs). Once for each plan and
+  // lane, by the thread that loads; the lane may be running other plans meanwhile. NULL: nothing.
   enum status (*prepare)(struct lane *lane, struct bound_plan *bound, struct error *err);
+  // The sizes of batches to run once before the first request, by index from 0; n_tokens 0: this
+  // one is to be passed over. False: there are no more. NULL: powers of two.
+  bool (*warm_size)(const struct bound_plan *bound, int32_t index, struct warm_size *out);
   void (*lane_close)(struct device *device, struct lane *lane);
   // Rows [row, row + n_rows) of signature input `input`, packed row-major at `rows` in the plan's
   // input dtype. Faster from memory of host_alloc.

@@ -1,22 +1,10 @@
 #include "sched/core.h"
 #include "base/log.h"
+#include "sched/core_parts.h"
 #include "sched/needs.h"
-#include "sched/work.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-struct core {
-  struct core_options options;
-  struct work_device on;
-  struct queues queues;
-  struct work works[LIMIT_LANES];
-  int n_works;
-  int32_t small_tokens; // the device's
-  bool hurry;
-  _Atomic bool lost;
-  struct batch_item items[LIMIT_BATCH_REQUESTS + 1]; // the snapshot that the batcher sees
-};
 
 static int64_t clock_real(void *arg) {
   (void)arg;
@@ -56,14 +44,6 @@ void core_close(struct core *core) {
   for (int i = 0; i < core->n_works; i++)
     work_close(&core->works[i]);
   free(core);
-}
-
-enum status core_warm(struct core *core, const struct model *model, enum fusion_mode fusion,
-                      struct error *err) {
-  enum status status = STATUS_OK;
-  for (int i = 0; i < core->n_works && status == STATUS_OK; i++)
-    status = work_warm(&core->works[i], model, fusion, err);
-  return status;
 }
 
 // ---- endings ----

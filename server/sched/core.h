@@ -25,11 +25,23 @@ MUST_USE enum status core_open(const struct core_options *options, struct core *
                                struct error *err);
 void core_close(struct core *core); // nothing may be waiting or running
 
-// Prepares every lane for the model and runs one small batch of zeros on each, so that the first
-// request does not pay for graphs, pages, caches and whatever a device does late; also the proof
-// that the model runs at all. Before the first core_add; waits for the device.
-MUST_USE enum status core_warm(struct core *core, const struct model *model,
-                               enum fusion_mode fusion, struct error *err);
+// ---- a model comes and goes. The thread that loads, while core_step may run on another: `run`
+// hands it a piece of work for core_step's thread, which does it between two steps and as often as
+// it returns false; `run` returns when it is done. NULL: there is no other thread yet. ----
+struct core_runner {
+  void (*run)(void *arg, bool (*job)(struct core *core, void *job_arg), void *job_arg);
+  void *arg;
+};
+// Lanes for the model's batches (larger ones take the place of those that are too small: every
+// model of `served` is prepared on them as well), what its plans need on each, and a first batch of
+// every size that has code or a graph of its own, on each, so that no request pays for graphs,
+// pages, caches and whatever a device does late; also the proof that the model runs at all.
+MUST_USE enum status core_admit(struct core *core, const struct core_runner *runner,
+                                const struct model *model, const struct model *const *served,
+                                int n_served, struct error *err);
+// Before the model is freed, when none of its requests is left: no queue remembers it afterwards.
+void core_forget(struct core *core, const struct core_runner *runner, const struct model *model);
+
 void core_add(struct core *core, struct request *request);
 // Drops cancelled and expired requests that wait, wherever they stand in their queue.
 void core_sweep(struct core *core, int64_t now_ns);

@@ -21,6 +21,7 @@ struct port {
   bool finished; // executor thread only: something was pushed to `done` since the last wake
 };
 
+struct job;
 struct executor {
   struct executor_options options;
   struct core *core;
@@ -32,6 +33,7 @@ struct executor {
   enum status warm_status; // before `warm`
   struct error *warm_error;
   _Atomic bool stopping, cancels;
+  struct job *_Atomic job; // NULL: none
   _Atomic int32_t queued;
   bool stopped;
 };
@@ -66,15 +68,49 @@ static bool take_submitted(struct executor *executor) {
 }
 
 static enum status warm_all(struct executor *executor) {
-  for (int i = 0; i < executor->options.n_models; i++)
-    for (int mode = 0; mode < FUSION_MODES; mode++) {
-      const struct model *model = executor->options.models[i];
-      if (!model->fusion_available[mode]) continue;
-      enum status status =
-          core_warm(executor->core, model, (enum fusion_mode)mode, executor->warm_error);
-      if (status != STATUS_OK) return status;
-    }
+  const struct executor_options *o = &executor->options;
+  for (int i = 0; i < o->n_models; i++) {
+    enum status status =
+        core_admit(executor->core, NULL, o->models[i], (const struct model *const *)o->models, i,
+                   executor->warm_error);
+    if (status != STATUS_OK) return status;
+  }
   return STATUS_OK;
+}
+
+// What the loading thread wants done here, between two steps.
+struct job {
+  bool (*run)(struct core *core, void *arg);
+  void *arg;
+  _Atomic bool done;
+};
+
+static void run_job(struct executor *executor) {
+  struct job *job = atomic_load_explicit(&executor->job, memory_order_acquire);
+  if (!job || !job->run(executor->core, job->arg)) return;
+  atomic_store_explicit(&executor->job, NULL, memory_order_relaxed);
+  atomic_store_explicit(&job->done, true, memory_order_release); // from here on it is not ours
+  wake_signal(&executor->opened);
+}
+
+static void run_on_thread(void *arg, bool (*run)(struct core *core, void *run_arg), void *run_arg) {
+  struct executor *executor = arg;
+  struct job job = {.run = run, .arg = run_arg};
+  atomic_store_explicit(&executor->job, &job, memory_order_release);
+  wake_signal(&executor->wake);
+  while (!atomic_load_explicit(&job.done, memory_order_acquire))
+    wake_wait(&executor->opened, CLOCK_NEVER);
+}
+
+enum status executor_admit(struct executor *executor, const struct model *model,
+                           const struct model *const *served, int n_served, struct error *err) {
+  struct core_runner runner = {run_on_thread, executor};
+  return core_admit(executor->core, &runner, model, served, n_served, err);
+}
+
+void executor_forget(struct executor *executor, const struct model *model) {
+  struct core_runner runner = {run_on_thread, executor};
+  core_forget(executor->core, &runner, model);
 }
 
 #define TIMER_SLACK_NS 1000 // Linux adds 50 us to each sleep unless told otherwise
@@ -107,6 +143,7 @@ static void *executor_main(void *arg) {
       core_sweep(executor->core, now_ns);
     int64_t until_ns = core_step(executor->core, now_ns);
     wake_loops(executor);
+    run_job(executor);
     if (!told && core_lost(executor->core)) {
       told = true;
       executor->options.on_lost(executor->options.lost_arg);

@@ -36,6 +36,12 @@ int32_t executor_outstanding(const struct executor *executor, int loop); // subm
 // Any thread: some submitted request was cancelled; look for it soon, even while batches wait for
 // company.
 void executor_note_cancel(struct executor *executor);
+// core_admit and core_forget, between the batches of a running executor. The thread that loads; the
+// executor is not being stopped.
+MUST_USE enum status executor_admit(struct executor *executor, const struct model *model,
+                                    const struct model *const *served, int n_served,
+                                    struct error *err);
+void executor_forget(struct executor *executor, const struct model *model);
 int32_t executor_queued(const struct executor *executor); // requests waiting or running; any thread
 bool executor_lost(const struct executor *executor);      // the device is gone; any thread
 // Finish what was submitted, then end the thread. Control thread; submit must not be called any

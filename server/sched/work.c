@@ -21,18 +21,39 @@ void work_close(struct work *work) {
 }
 
 // ---- warming ----
-#define WARM_TOKENS 64
+#define WARM_TOKENS_LOG2 7 // up to here batches differ in what they run; above, in how often
 
-static struct request warm_request(const struct model *model, enum fusion_mode fusion) {
-  int32_t tokens = WARM_TOKENS < model->batch.max_tokens ? WARM_TOKENS : model->batch.max_tokens;
-  if (model->has_sequences && tokens > model->max_seqlen) tokens = model->max_seqlen;
+// As many rows as the size says, in sequences as alike as may be.
+static struct request warm_request(const struct model *model, enum fusion_mode fusion,
+                                   const struct warm_size *size, int32_t *seqlens) {
+  for (int32_t s = 0; s < size->n_seqs; s++)
+    seqlens[s] = size->n_tokens / size->n_seqs + (s < size->n_tokens % size->n_seqs);
   return (struct request){.model = (struct model *)(uintptr_t)model,
                           .fusion = fusion,
-                          .outputs = (uint8_t)((1u << model->n_outputs) - 1),
+                          .outputs = size->outputs,
                           .dense = true,
-                          .n_tokens = tokens,
-                          .n_seqs = model->has_sequences ? 1 : tokens,
-                          .padded_seqlen = tokens};
+                          .seqlens = seqlens,
+                          .n_tokens = size->n_tokens,
+                          .n_seqs = size->n_seqs,
+                          .padded_seqlen = seqlens[0]};
+}
+
+bool work_warm_size(const struct work_device *on, const struct model *model,
+                    enum fusion_mode fusion, int32_t index, struct warm_size *out) {
+  if (on->backend->warm_size) {
+    if (!on->backend->warm_size(model->bound[on->index][fusion], index, out)) return false;
+  } else {
+    if (index > WARM_TOKENS_LOG2) return false;
+    *out = (struct warm_size){1 << index, 1, (uint8_t)((1u << model->n_outputs) - 1)};
+  }
+  const struct plan_limits *limits = &model->plans[fusion]->limits;
+  int32_t longest = model->has_sequences ? model->max_seqlen : 1;
+  int32_t fewest = (out->n_tokens + longest - 1) / longest;
+  if (out->n_seqs < fewest) out->n_seqs = fewest;
+  bool fits = out->n_tokens <= limits->max_tokens && out->n_seqs <= limits->max_seqs &&
+              out->n_seqs <= out->n_tokens && out->outputs != 0;
+  if (!fits) out->n_tokens = 0;
+  return true;
 }
 
 static enum status run_and_wait(struct work *work, const struct bound_plan *bound,
@@ -52,19 +73,22 @@ static enum status run_and_wait(struct work *work, const struct bound_plan *boun
   return done < 0 ? STATUS_UNAVAILABLE : STATUS_OK;
 }
 
-enum status work_warm(struct work *work, const struct model *model, enum fusion_mode fusion,
-                      struct error *err) {
+enum status work_prepare(struct work *work, const struct model *model, enum fusion_mode fusion,
+                         struct error *err) {
   const struct work_device *on = work->on;
-  struct request request = warm_request(model, fusion);
+  uint8_t all = (uint8_t)((1u << model->n_outputs) - 1);
+  if (!on->backend->prepare || !needs_steps(model, fusion, all)) return STATUS_OK;
+  return on->backend->prepare(work->lane, model->bound[on->index][fusion], err);
+}
+
+enum status work_warm(struct work *work, const struct model *model, enum fusion_mode fusion,
+                      const struct warm_size *size, int32_t *seqlens, struct error *err) {
+  struct request request = warm_request(model, fusion, size, seqlens);
   if (!needs_steps(model, fusion, request.outputs)) return STATUS_OK;
-  struct bound_plan *bound = model->bound[on->index][fusion];
-  enum status status =
-      on->backend->prepare ? on->backend->prepare(work->lane, bound, err) : STATUS_OK;
-  if (status != STATUS_OK) return status;
-  status = run_and_wait(work, bound, &request);
+  enum status status = run_and_wait(work, model->bound[work->on->index][fusion], &request);
   if (status == STATUS_OK) return status;
-  return error_set(err, status, "model \"%s\", fusion %s: its first batch failed: %s", model->name,
-                   fusion_name(fusion), status_name(status));
+  return error_set(err, status, "model \"%s\", fusion %s: its first batch of %d tokens failed: %s",
+                   model->name, fusion_name(fusion), size->n_tokens, status_name(status));
 }
 
 // ---- a batch ----

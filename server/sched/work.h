@@ -30,9 +30,18 @@ struct work {
 MUST_USE enum status work_open(struct work *work, const struct work_device *on,
                                const struct lane_sizes *sizes, struct error *err);
 void work_close(struct work *work);
-// Prepares the lane for the model, runs one batch of zeros on it, and waits. Load time.
+// What the model's plan needs on this lane. The thread that loads; the lane may be busy.
+MUST_USE enum status work_prepare(struct work *work, const struct model *model,
+                                  enum fusion_mode fusion, struct error *err);
+// The sizes of batches to be run before a plan serves, by index; n_tokens 0: pass over. False: no
+// more.
+bool work_warm_size(const struct work_device *on, const struct model *model,
+                    enum fusion_mode fusion, int32_t index, struct warm_size *out);
+// Runs one batch of zeros of that size, and waits. The work is not busy. `seqlens`: room for
+// size->n_seqs.
 MUST_USE enum status work_warm(struct work *work, const struct model *model,
-                               enum fusion_mode fusion, struct error *err);
+                               enum fusion_mode fusion, const struct warm_size *size,
+                               int32_t *seqlens, struct error *err);
 // Makes it the batch of `first` and what is linked to it: sums them up, and writes into each when
 // and why it was batched.
 void work_take(struct work *work, struct queue *queue, struct request *first,

@@ -128,6 +128,15 @@ static int poll(struct lane *lane, struct lane_times *times) {
   return 1;
 }
 
+static bool warm_size(const struct bound_plan *bound, int32_t index, struct warm_size *out) {
+  struct bucket bucket;
+  if (index >= bucket_count(&bound->buckets)) return false;
+  *out = (struct warm_size){0};
+  if (bucket_at(&bound->buckets, index, &bucket))
+    *out = (struct warm_size){bucket.n_tokens, bucket.n_seqs, bucket.outputs};
+  return true;
+}
+
 const struct backend_ops backend_cuda = {
     .name = "cuda",
     .probe = cuda_probe,
@@ -141,6 +150,7 @@ const struct backend_ops backend_cuda = {
     .unload = cuda_unload,
     .lane_open = cuda_lane_open,
     .prepare = cuda_prepare,
+    .warm_size = warm_size,
     .lane_close = cuda_lane_close,
     .copy_in = copy_in,
     .zero_in = zero_in,

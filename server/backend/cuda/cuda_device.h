@@ -27,9 +27,9 @@ struct device {
   struct kernel_device kernels; // facts that kernels are chosen by; kernels.lt is lt
   struct host_pool *host;       // pinned memory for requests and replies, usable by every card
   struct ledger ledger;
-  _Atomic bool lost; // a sticky error was seen: every entry point fails from here on
-  bool fast_rows;    // products may split their sums by the number of rows
-  int n_lanes;
+  _Atomic bool lost;            // a sticky error was seen: every entry point fails from here on
+  bool fast_rows;               // products may split their sums by the number of rows
+  uint32_t lanes_used;          // bit i: there is a lane of index i
   struct weight_block *weights; // bind.c: what plans of one model share; control thread only
   bool timing;                  // measure every step: launches one by one with events between
 };

@@ -20,29 +20,30 @@ static struct batch_geometry on_device(const struct lane *lane,
 }
 
 static int launch_batch(struct lane *lane, const struct bound_plan *bound,
-                        const struct batch_geometry *counts, uint8_t outputs) {
+                        const struct batch_geometry *counts, uint8_t outputs, cudaStream_t stream) {
   struct batch_geometry geometry = on_device(lane, counts);
   return cuda_launch_all(bound->lanes[lane->index], bound->plan->n_steps, &geometry, outputs,
-                         lane->stream);
+                         stream);
 }
 
 // ---- capture ----
+// On a stream of its own: the lane's may be running batches of other plans.
 static int capture(struct lane *lane, const struct bound_plan *bound, const struct bucket *bucket,
-                   cudaGraphExec_t *out) {
+                   cudaStream_t stream, cudaGraphExec_t *out) {
   struct batch_geometry counts = {.n_tokens = bucket->n_tokens,
                                   .n_seqs = bucket->n_seqs,
                                   .max_seqlen = bucket->max_seqlen,
                                   .sum_sq = (int64_t)bucket->n_tokens * bucket->max_seqlen};
   cudaGraph_t graph = NULL;
   // relaxed: a kernel's first use may load it, which stricter modes refuse
-  int rc = cudaStreamBeginCapture(lane->stream, cudaStreamCaptureModeRelaxed);
+  int rc = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
   if (rc != 0) return rc;
-  int launched = launch_batch(lane, bound, &counts, bucket->outputs);
-  rc = cudaStreamEndCapture(lane->stream, &graph);
+  int launched = launch_batch(lane, bound, &counts, bucket->outputs, stream);
+  rc = cudaStreamEndCapture(stream, &graph);
   if (launched != 0) rc = launched;
   if (rc == 0) rc = cudaGraphInstantiate(out, graph, 0);
   if (graph) cudaGraphDestroy(graph);
-  if (rc == 0) rc = cudaGraphUpload(*out, lane->stream);
+  if (rc == 0) rc = cudaGraphUpload(*out, stream);
   return rc;
 }
 
@@ -50,16 +51,19 @@ static enum status capture_all(struct lane *lane, struct bound_plan *bound, stru
                                struct error *err) {
   size_t before = 0, after = 0, total;
   int64_t began_ns = clock_now_ns();
+  cudaStream_t stream = NULL;
   int rc = cudaMemGetInfo(&before, &total);
+  if (rc == 0) rc = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   for (int32_t i = 0; rc == 0 && i < bucket_count(&bound->buckets); i++) {
     struct bucket bucket;
     if (!bucket_at(&bound->buckets, i, &bucket)) continue;
-    rc = capture(lane, bound, &bucket, &plan->graphs[i]);
+    rc = capture(lane, bound, &bucket, stream, &plan->graphs[i]);
     plan->n_graphs += rc == 0;
     struct batch_geometry counts = {.n_tokens = bucket.n_tokens, .n_seqs = bucket.n_seqs};
     plan->fallbacks[i] = (int16_t)choices_fallbacks(bound, &counts, bucket.outputs);
   }
-  if (rc == 0) rc = cudaStreamSynchronize(lane->stream);
+  if (rc == 0) rc = cudaStreamSynchronize(stream);
+  if (stream) (void)cudaStreamDestroy(stream);
   if (rc == 0) rc = cudaMemGetInfo(&after, &total);
   enum status status = cuda_check(lane->device, rc, "capture of a graph", err);
   if (status != STATUS_OK || after >= before) return status;
@@ -155,7 +159,7 @@ enum status cuda_run(struct lane *lane, const struct bound_plan *bound,
   else if (plan->step_events)
     rc = run_timed(lane, bound, geometry, outputs);
   else
-    rc = launch_batch(lane, bound, geometry, outputs);
+    rc = launch_batch(lane, bound, geometry, outputs, lane->stream);
   return cuda_check(device, rc, "start of a batch", NULL);
 }
 

@@ -27,15 +27,24 @@ static enum status stream_open(struct lane *lane, struct error *err) {
 
 enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes, struct lane **out,
                            struct error *err) {
-  FW_ASSERT(device->n_lanes < LIMIT_LANES && sizes->max_tokens > 0 && sizes->max_seqs > 0);
+  FW_ASSERT(sizes->max_tokens > 0 && sizes->max_seqs > 0);
+  // The lowest number that is free: lanes that take the place of others live beside them for a
+  // while.
+  int index = 0;
+  while (index < LIMIT_LANES && (device->lanes_used >> index & 1))
+    index++;
+  if (index == LIMIT_LANES)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "device.lanes: more than %d on one card",
+                     LIMIT_LANES);
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a lane");
   *lane = (struct lane){.device = device,
-                        .index = device->n_lanes++,
+                        .index = index,
                         .arena_bytes = sizes->arena_bytes,
                         .max_tokens = sizes->max_tokens,
                         .max_seqs = sizes->max_seqs,
                         .workspace_bytes = CUDA_WORKSPACE_BYTES};
+  device->lanes_used |= 1u << index;
   void *arena = NULL;
   enum status status = cuda_enter(device, err);
   if (status == STATUS_OK) status = stream_open(lane, err);
@@ -75,6 +84,6 @@ void cuda_lane_close(struct device *device, struct lane *lane) {
                    GEOMETRY_ROWS * lane->geometry_pitch);
   cuda_memory_give(device, LEDGER_WORKSPACE, lane->workspace, lane->workspace_bytes);
   cuda_memory_give(device, LEDGER_ARENAS, lane->arena, lane->arena_bytes);
-  device->n_lanes--;
+  device->lanes_used &= ~(1u << lane->index);
   free(lane);
 }

@@ -67,7 +67,7 @@ static int rig_close(void **state) {
   ops->unload(rig.device, rig.bound);
   for (int i = 0; i < LANES; i++)
     ops->lane_close(rig.device, rig.lanes[i]);
-  assert_int_equal(rig.device->n_lanes, 0);
+  assert_int_equal(rig.device->lanes_used, 0);
   ops->close(rig.device);
   plan_free(rig.plan);
   graph_deinit(&rig.graph);

@@ -355,17 +355,29 @@ static void hurry_ends_waiting(void **state) {
   assert_int_equal(finished[0], 1);
 }
 
-static void warming_runs_every_output_once(void **state) {
+static int n_modes(const struct model *of) {
+  int n = 0;
+  for (int mode = 0; mode < FUSION_MODES; mode++)
+    n += of->fusion_available[mode];
+  return n;
+}
+
+static enum status admit(const struct model *one, struct error *err) {
+  return core_admit(core, NULL, one, (const struct model *const *)&model, one != model, err);
+}
+
+static void admission_runs_every_size_of_every_mode(void **state) {
   (void)state;
   open_core(false, 8, 0);
-  assert_int_equal(core_warm(core, model, FUSION_OFF, NULL), STATUS_OK);
-  assert_int_equal(fake_device.n_runs, 1);
-  assert_int_equal(fake_device.n_copies_in, 2); // ids and bias; a mask is not copied
-  assert_int_equal(fake_device.n_prepared, 1);
+  assert_int_equal(admit(model, NULL), STATUS_OK);
+  int n = n_modes(model);
+  assert_int_equal(fake_device.n_prepared, n);
+  assert_int_equal(fake_device.n_runs, n * 7);          // 1, 2, .. 64 tokens
+  assert_int_equal(fake_device.n_copies_in, n * 7 * 2); // ids and bias; a mask is not copied
   assert_int_equal(n_order, 0);
   fake_device.run_status = STATUS_INTERNAL;
   struct error err;
-  assert_int_equal(core_warm(core, model, FUSION_ON, &err), STATUS_INTERNAL);
+  assert_int_equal(admit(model, &err), STATUS_INTERNAL);
   assert_non_null(strstr(err.message, "\"m\""));
 }
 
@@ -373,9 +385,60 @@ static void every_lane_is_prepared_and_warmed(void **state) {
   (void)state;
   open_core(true, 8, 0);
   fake_device.run_ns = 0;
-  assert_int_equal(core_warm(core, model, FUSION_ON, NULL), STATUS_OK);
-  assert_int_equal(fake_device.n_prepared, 2);
-  assert_int_equal(fake_device.n_runs, 2);
+  assert_int_equal(admit(model, NULL), STATUS_OK);
+  assert_int_equal(fake_device.n_prepared, 2 * n_modes(model));
+  assert_int_equal(fake_device.n_runs, 2 * 7 * n_modes(model));
+}
+
+static void a_larger_model_gets_larger_lanes_and_the_others_move_there(void **state) {
+  (void)state;
+  open_core(true, 8, 0);
+  fake_device.run_ns = 0;
+  assert_int_equal(admit(model, NULL), STATUS_OK);
+  int prepared = fake_device.n_prepared;
+  struct model *large = fake_model("large", 128, 8, 0);
+  assert_int_equal(admit(large, NULL), STATUS_OK);
+  assert_int_equal(fake_device.n_lanes, 2); // the old ones are closed
+  assert_int_equal(fake_device.n_prepared, prepared + 2 * n_modes(model) + 2 * n_modes(large));
+  add(0, CLOCK_NEVER);
+  while (!core_idle(core))
+    step();
+  assert_int_equal(requests[0].status, STATUS_OK);
+  core_forget(core, NULL, large);
+  fake_model_free(large);
+}
+
+static void lanes_stay_when_larger_ones_cannot_be_had(void **state) {
+  (void)state;
+  open_core(true, 8, 0);
+  fake_device.run_ns = 0;
+  assert_int_equal(admit(model, NULL), STATUS_OK);
+  struct model *large = fake_model("large", 128, 8, 0);
+  fake_device.fail_call = 1; // the first prepare on the new lanes
+  struct error err;
+  assert_int_equal(admit(large, &err), STATUS_RESOURCE_EXHAUSTED);
+  assert_int_equal(fake_device.n_lanes, 2);
+  add(0, CLOCK_NEVER);
+  while (!core_idle(core))
+    step();
+  assert_int_equal(requests[0].status, STATUS_OK);
+  core_forget(core, NULL, large);
+  fake_model_free(large);
+}
+
+static void a_forgotten_model_leaves_no_trace(void **state) {
+  (void)state;
+  open_core(false, 8, 0);
+  add(0, CLOCK_NEVER);
+  while (!core_idle(core))
+    step();
+  core_forget(core, NULL, model);
+  fake_model_free(model);
+  model = fake_model("m", 64, 8, 0); // perhaps where the old one was
+  add(1, CLOCK_NEVER);
+  while (!core_idle(core))
+    step();
+  assert_int_equal(requests[1].status, STATUS_OK);
 }
 
 // The nth call to the device fails while a model is warmed and then serves three requests: loading
@@ -390,7 +453,7 @@ static void any_failing_call_is_answered_for(void **state) {
       fake_device.fail_call = nth;
       fake_device.fail_sticky = sticky != 0;
       struct error err;
-      enum status status = core_warm(core, model, FUSION_ON, &err);
+      enum status status = admit(model, &err);
       int n_ok = 0;
       for (int i = 0; i < 3 && status == STATUS_OK; i++)
         add(i, CLOCK_NEVER);
@@ -434,7 +497,11 @@ int main(void) {
       cmocka_unit_test_teardown(every_lane_is_prepared_and_warmed, close_core),
       cmocka_unit_test_teardown(any_failing_call_is_answered_for, close_core),
       cmocka_unit_test_teardown(hurry_ends_waiting, close_core),
-      cmocka_unit_test_teardown(warming_runs_every_output_once, close_core),
+      cmocka_unit_test_teardown(admission_runs_every_size_of_every_mode, close_core),
+      cmocka_unit_test_teardown(a_larger_model_gets_larger_lanes_and_the_others_move_there,
+                                close_core),
+      cmocka_unit_test_teardown(lanes_stay_when_larger_ones_cannot_be_had, close_core),
+      cmocka_unit_test_teardown(a_forgotten_model_leaves_no_trace, close_core),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

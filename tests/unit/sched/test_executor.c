@@ -5,6 +5,7 @@
 #include "sched/executor.h"
 #include "sim/fake.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #define N 8
@@ -88,8 +89,8 @@ static enum status answer(int d) {
 
 static void every_model_and_mode_is_warmed(void **state) {
   (void)state;
-  for (int d = 0; d < 2; d++) // one lane, as the device is not asynchronous; all modes
-    assert_int_equal(devices[d].n_runs, FUSION_MODES);
+  for (int d = 0; d < 2; d++) // one lane, as the device is not asynchronous; 1, 2, .. 64 tokens
+    assert_int_equal(devices[d].n_runs, FUSION_MODES * 7);
 }
 
 static void requests_come_back(void **state) {
@@ -129,6 +130,37 @@ static void a_lost_device_leaves_the_other_one_serving(void **state) {
   assert_int_equal(answer(1), STATUS_OK);
 }
 
+static void *come_and_go(void *arg) {
+  _Atomic bool *done = arg;
+  for (int round = 0; round < 8; round++) {
+    struct model *other = fake_model("other", 32 << round % 4, 8, 0); // some need larger lanes
+    struct error err;
+    if (executor_admit(executors[0], other, (const struct model *const *)&model, 1, &err) !=
+        STATUS_OK)
+      abort();
+    executor_forget(executors[0], other);
+    fake_model_free(other);
+  }
+  atomic_store(done, true);
+  return NULL;
+}
+
+static void models_come_and_go_while_others_are_served(void **state) {
+  (void)state;
+  _Atomic bool done = false;
+  pthread_t loader;
+  assert_int_equal(pthread_create(&loader, NULL, come_and_go, &done), 0);
+  int n = 0;
+  for (; n < 50 || !atomic_load(&done); n++) {
+    for (int i = 0; i < N; i++)
+      assert_true(submit(0, i));
+    for (int i = 0; i < N; i++)
+      assert_int_equal(answer(0), STATUS_OK);
+  }
+  assert_int_equal(pthread_join(loader, NULL), 0);
+  assert_int_equal(devices[0].n_lanes, 1);
+}
+
 static void a_model_that_fails_its_first_batch_is_an_error_to_open(void **state) {
   (void)state;
   struct device device;
@@ -160,6 +192,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(requests_come_back, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_full_queue_refuses, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_lost_device_leaves_the_other_one_serving, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(models_come_and_go_while_others_are_served, set_up,
                                       tear_down),
       cmocka_unit_test_setup_teardown(a_model_that_fails_its_first_batch_is_an_error_to_open,
                                       set_up, tear_down),
