@@ -12,6 +12,8 @@ static const struct command {
     {"infer", "one request from .npy or raw files", command_infer},
     {"status", "is the server live, ready, healthy", command_status},
     {"models", "models and their signatures", command_models},
+    {"explain", "what the planner made of a model: what is fused, why, and what it saves",
+     command_explain},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 

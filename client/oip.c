@@ -2,9 +2,11 @@
 #include "base/clock.h"
 #include "client/file.h"
 #include "client/pb.h"
+#include "fusewire.pb-c.h"
 #include "health.pb-c.h"
 #include "open_inference.pb-c.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SERVICE "/inference.GRPCInferenceService/"
@@ -187,4 +189,25 @@ enum status oip_repository_index(struct net *net, struct oip_index *out, struct 
   }
   file_free(&reply);
   return ok && !reader.malformed && !reader.cut ? STATUS_OK : bad_reply("RepositoryIndex", err);
+}
+
+enum status oip_explain(struct net *net, const struct oip_explain *ask_for, struct slice *document,
+                        struct error *err) {
+  struct pb_buf message = name_and_version(ask_for->model, ask_for->version);
+  struct slice reply = {0};
+  if (ask_for->tokens > 0) pb_put_varint(&message, 3, (uint64_t)ask_for->tokens);
+  if (ask_for->sequences > 0) pb_put_varint(&message, 4, (uint64_t)ask_for->sequences);
+  if (ask_for->fusion) pb_put_text(&message, 6, ask_for->fusion);
+  if (ask_for->format > 0) pb_put_varint(&message, 5, (uint64_t)ask_for->format);
+  const enum status status = ask(net, "/fusewire.v1.Fusewire/Explain", &message, &reply, err);
+  if (status != STATUS_OK) return status;
+  Fusewire__V1__ExplainResponse *explained =
+      fusewire__v1__explain_response__unpack(NULL, reply.bytes, reply.data);
+  file_free(&reply);
+  if (!explained) return bad_reply("Explain", err);
+  char *text = strdup(explained->document);
+  fusewire__v1__explain_response__free_unpacked(explained, NULL);
+  if (!text) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the explanation");
+  *document = (struct slice){(const uint8_t *)text, strlen(text)};
+  return STATUS_OK;
 }

@@ -1,5 +1,5 @@
-// The cold calls of the Open Inference Protocol, gRPC health and the repository extension, waited
-// for, as C structs. Failures carry the call's gRPC status and message. Loop thread only.
+// The cold calls of the Open Inference Protocol, gRPC health, the repository extension and our own
+// package, waited for, as C structs. Failures carry the call's gRPC status and message. Loop thread only.
 #ifndef CLIENT_OIP_H
 #define CLIENT_OIP_H
 
@@ -61,5 +61,14 @@ MUST_USE enum status oip_model_metadata(struct net *net, const char *name, const
 // UNIMPLEMENTED where the server lacks the extension.
 MUST_USE enum status oip_repository_index(struct net *net, struct oip_index *out,
                                           struct error *err);
+
+struct oip_explain {
+  const char *model, *version, *fusion; // NULL for the server's choice of the last two
+  int64_t tokens, sequences;   // 0: the server's choice
+  int format;                  // of fusewire.proto
+};
+// fusewire.v1 Explain. The document is malloc'd: free with file_free.
+MUST_USE enum status oip_explain(struct net *net, const struct oip_explain *ask,
+                                 struct slice *document, struct error *err);
 
 #endif

@@ -4,6 +4,8 @@
 
 const char args_help[] =
     "usage: fusewired [options] [MODEL.yaml ...]\n"
+    "       fusewired explain MODEL.yaml [options]   what the planner makes of it; see explain "
+    "--help\n"
     "Serves transformer models over gRPC (Open Inference Protocol v2) with fused kernels.\n"
     "\n"
     "  --config FILE     server settings (--print-config shows them all); default: built-in "

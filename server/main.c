@@ -2,6 +2,7 @@
 #include "args.h"
 #include "base/log.h"
 #include "daemon.h"
+#include "explain_command.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +58,7 @@ static int settings(const struct args *args, struct server_conf *conf) {
 int main(int argc, char **argv) {
   struct args args;
   struct error err;
+  if (argc > 1 && strcmp(argv[1], "explain") == 0) return explain_command(argc - 1, argv + 1);
   if (args_parse(argc, argv, &args, &err) != STATUS_OK) {
     fprintf(stderr, "fusewired: %s; see --help\n", err.message);
     return EXIT_BAD_INPUT;

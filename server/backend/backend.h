@@ -24,6 +24,9 @@ struct device_caps {
   int n_threads; // compute threads of this process; 0: none, the device has its own
   // A batch of this many tokens or fewer leaves much of the device idle: another may run beside it.
   int32_t small_tokens;
+  // Batches of up to so many tokens run as a captured graph of the next larger size
+  // (backend/cuda/buckets.h); 0: at their own size.
+  int32_t graph_tokens;
 };
 
 struct backend_options {

@@ -19,11 +19,12 @@ ARROWS = {
     "graph": ["kernels", "base", "obs"],
     "backend": ["graph", "kernels", "base", "obs"],
     "model": ["conf", "graph", "backend", "base", "obs"],
+    "explain": ["model", "backend", "graph", "base"],
     "sched": ["model", "backend", "base", "obs"],
     "rpc": ["base", "obs"],
     "net": ["rpc", "conf", "base", "obs"],
-    "api": ["rpc", "sched", "model", "proto", "base", "obs"],
-    "main": ["net", "api"],
+    "api": ["rpc", "sched", "model", "explain", "proto", "base", "obs"],
+    "main": ["net", "api", "explain"],
     "client": ["base", "proto"],
 }
 # Single headers of plain data that a layer may see out of order.

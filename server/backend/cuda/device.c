@@ -108,6 +108,7 @@ static enum status describe(struct device *device, struct error *err) {
   device->caps.name = "cuda";
   device->caps.async = true;
   device->caps.small_tokens = prop.multiProcessorCount * 2;
+  device->caps.graph_tokens = BUCKET_GRAPH_TOKENS;
   cuda_plan_caps(device, &device->caps.plan);
   return STATUS_OK;
 }

@@ -1,0 +1,95 @@
+// `fusewire explain`: what the daemon's planner made of a model. The daemon writes the document.
+#include "base/clock.h"
+#include "client/commands.h"
+#include "client/file.h"
+#include "client/oip.h"
+
+#include <string.h>
+
+struct explain_arguments {
+  const char *url, *model, *version, *fusion, *format, *output;
+  int64_t tokens, sequences, wait_ns;
+  bool help;
+};
+
+#define OFFSET(field) offsetof(struct explain_arguments, field)
+
+static const char usage[] =
+    "usage: fusewire explain MODEL [options]\n"
+    "What the daemon's planner made of a model: graph, kernels, what is fused and why, bytes, "
+    "predicted\ntime, memory, roofline (docs/EXPLAIN.md). `fusewired explain` does it for a model "
+    "file, without a daemon.\n\n";
+
+static const struct option_row rows[] = {
+    {"url", OPTION_TEXT, OFFSET(url), "HOST:PORT", "the server (default " DEFAULT_URL ")", 0, 0},
+    {"model", OPTION_TEXT, OFFSET(model), "NAME", "the model, if it is not the first word", 0, 0},
+    {"model-version", OPTION_TEXT, OFFSET(version), "V",
+     "its version (default: the server's choice)", 0, 0},
+    {"tokens", OPTION_COUNT, OFFSET(tokens), "N",
+     "tokens (rows, for models without sequences) of the batch to\nspeak of (default 128)", 1,
+     1 << 20},
+    {"seqs", OPTION_COUNT, OFFSET(sequences), "N",
+     "sequences that they are in (default: as few as there can be)", 1, 1 << 20},
+    {"fusion", OPTION_TEXT, OFFSET(fusion), "MODE",
+     "on or auto: the plan to hold against one op at a time (default: the model's)", 0, 0},
+    {"format", OPTION_TEXT, OFFSET(format), "FORMAT", "text, json or svg (default text)", 0, 0},
+    {"output", OPTION_TEXT, OFFSET(output), "FILE", "write there instead of to standard output", 0,
+     0},
+    {"wait", OPTION_DURATION, OFFSET(wait_ns), "TIME",
+     "keep trying to connect for so long (default: one attempt)", 0, 0},
+    {"help", OPTION_FLAG, OFFSET(help), NULL, "this text", 0, 0},
+};
+#define N_ROWS ((int)(sizeof rows / sizeof rows[0]))
+
+static enum status read_arguments(int argc, char **argv, struct explain_arguments *arguments,
+                                  int *format, struct error *err) {
+  static const char *const formats[] = {"text", "json", "svg"}; // as in fusewire.proto
+  bool named = argc > 0 && argv[0][0] != '-';
+  *arguments = (struct explain_arguments){
+      .url = DEFAULT_URL, .model = named ? argv[0] : NULL, .format = "text", .output = "-"};
+  const enum status status =
+      options_parse(rows, N_ROWS, argc - named, argv + named, arguments, err);
+  if (status != STATUS_OK) return status;
+  if (!arguments->model) return error_set(err, STATUS_INVALID_ARGUMENT, "which model?");
+  for (*format = 0; *format < 3; ++*format)
+    if (strcmp(arguments->format, formats[*format]) == 0) return STATUS_OK;
+  return error_set(err, STATUS_INVALID_ARGUMENT,
+                   "--format: found \"%.40s\", expected text, json or svg", arguments->format);
+}
+
+static int print_explanation(struct net *net, const struct explain_arguments *arguments,
+                             int format) {
+  struct error err = {0};
+  struct slice document;
+  const struct oip_explain ask = {.model = arguments->model,
+                                  .version = arguments->version,
+                                  .fusion = arguments->fusion,
+                                  .tokens = arguments->tokens,
+                                  .sequences = arguments->sequences,
+                                  .format = format};
+  enum status status = oip_explain(net, &ask, &document, &err);
+  if (status != STATUS_OK) return command_failure("explain", &err);
+  status = file_write(arguments->output, &document, 1, &err);
+  file_free(&document);
+  return status == STATUS_OK ? EXIT_ALL_OK : command_failure("explain", &err);
+}
+
+int command_explain(int argc, char **argv) {
+  struct explain_arguments arguments;
+  struct error err = {0};
+  struct net *net = NULL;
+  int format;
+  if (command_help(usage, rows, N_ROWS, argc, argv)) return EXIT_ALL_OK;
+  enum status status = read_arguments(argc, argv, &arguments, &format, &err);
+  if (status != STATUS_OK) return command_usage_error("explain", &err);
+  const struct net_options options = {arguments.url, 1, arguments.wait_ns};
+  status = net_open(&options, &net, &err);
+  if (status == STATUS_INVALID_ARGUMENT) return command_usage_error("explain", &err);
+  if (status != STATUS_OK) {
+    command_failure("explain", &err);
+    return EXIT_UNREACHABLE;
+  }
+  const int code = print_explanation(net, &arguments, format);
+  net_close(net);
+  return code;
+}

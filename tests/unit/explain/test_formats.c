@@ -1,0 +1,285 @@
+// The three formats: texts and JSON of shipped models byte by byte (a wanted change: run this
+// program once with FUSEWIRE_GOLDEN_WRITE=1 and read the diff), JSON that a parser takes and whose
+// figures agree, SVG that is well-formed whatever the names are, and limits.
+#include "worlds.h"
+#include "xml_check.h"
+
+#include <jansson.h>
+
+// ---- golden ----
+// The program's version is no part of what is compared.
+static void hide_version(char *text) {
+  static const char version[] = "\"fusewire\": \"" FUSEWIRE_VERSION "\"";
+  for (char *at = text; *at; at++)
+    if (strncmp(at, version, sizeof version - 1) == 0) {
+      memset(at + 13, 'v', strlen(FUSEWIRE_VERSION));
+      return;
+    }
+}
+
+static void compare_golden(const char *text, const char *name) {
+  char path[128];
+  static char golden[1 << 18];
+  snprintf(path, sizeof path, "tests/golden/explain_%s", name);
+  if (getenv("FUSEWIRE_GOLDEN_WRITE")) write_file(path, text, strlen(text));
+  FILE *file = fopen(path, "r");
+  if (!file) fail_msg("%s: no golden file", path);
+  golden[fread(golden, 1, sizeof golden - 1, file)] = '\0';
+  fclose(file);
+  if (strcmp(text, golden) == 0) return;
+  size_t at = 0;
+  while (text[at] == golden[at])
+    at++;
+  while (at > 0 && text[at - 1] != '\n')
+    at--;
+  fail_msg("%s: differs from byte %zu on; now\n%.400s\n", path, at, text + at);
+}
+
+static void golden_of(int index, bool gpu, enum explain_format format, const char *name) {
+  struct device_caps caps = fixed_caps(gpu);
+  struct model *model = load_shipped(index, &caps);
+  char *text = explained(model, &caps, format, 128, 0);
+  hide_version(text);
+  compare_golden(text, name);
+  free(text);
+  model_put(model);
+}
+
+static void text_of_bert_base(void **state) {
+  (void)state;
+  golden_of(0, false, EXPLAIN_TEXT, "bert-base_cpu.txt");
+}
+static void text_of_an_attention_block_on_a_gpu(void **state) {
+  (void)state;
+  golden_of(1, true, EXPLAIN_TEXT, "attention_gpu.txt");
+}
+static void text_of_a_model_without_kernels(void **state) {
+  (void)state;
+  golden_of(4, false, EXPLAIN_TEXT, "identity_cpu.txt");
+}
+static void json_of_an_mlp_block(void **state) {
+  (void)state;
+  golden_of(2, false, EXPLAIN_JSON, "mlp_cpu.json");
+}
+
+// ---- JSON ----
+static double number(const json_t *object, const char *key) {
+  const json_t *value = json_object_get(object, key);
+  if (!json_is_number(value)) fail_msg("\"%s\" is no number", key);
+  return json_number_value(value);
+}
+
+static json_t *parse(const char *text) {
+  json_error_t error;
+  json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+  if (!root) fail_msg("line %d: %s", error.line, error.text);
+  return root;
+}
+
+static void check_plan(const json_t *plan, size_t n_nodes) {
+  const json_t *kernels = json_object_get(plan, "kernels"), *total = json_object_get(plan, "total");
+  static const char *const sums[] = {"read_bytes", "write_bytes", "expected_bytes", "flops"};
+  assert_int_equal((size_t)number(total, "kernels"), json_array_size(kernels));
+  for (int i = 0; i < 4; i++) {
+    double sum = 0;
+    for (size_t k = 0; k < json_array_size(kernels); k++)
+      sum += number(json_array_get(kernels, k), sums[i]);
+    assert_near(sum, number(total, sums[i]), 1 + (double)json_array_size(kernels)); // rounded ones
+  }
+  for (size_t k = 0; k < json_array_size(kernels); k++) {
+    const json_t *kernel = json_array_get(kernels, k), *nodes = json_object_get(kernel, "nodes");
+    assert_int_equal((size_t)number(kernel, "id"), k);
+    assert_true(json_array_size(nodes) > 0);
+    for (size_t n = 0; n < json_array_size(nodes); n++)
+      assert_true((size_t)json_integer_value(json_array_get(nodes, n)) < n_nodes);
+    assert_true(number(kernel, "lower_bytes") <= number(kernel, "expected_bytes") + 1);
+    assert_true(number(kernel, "expected_bytes") <= number(kernel, "upper_bytes") + 1);
+  }
+}
+
+static void json_parses_and_its_figures_agree(void **state) {
+  (void)state;
+  for (int i = 0; i < 2 * N_SHIPPED; i++) {
+    struct device_caps caps = fixed_caps(i % 2);
+    struct model *model = load_shipped(i / 2, &caps);
+    char *text = explained(model, &caps, EXPLAIN_JSON, 0, 0);
+    json_t *root = parse(text);
+    size_t n_nodes = json_array_size(json_object_get(root, "nodes"));
+    assert_string_equal(json_string_value(json_object_get(root, "schema")), "fusewire.explain/1");
+    assert_int_equal(n_nodes, model->graph.n_nodes);
+    assert_int_equal(json_array_size(json_object_get(root, "edges")),
+                     model->plans[FUSION_ON]->n_decisions);
+    json_t *plans = json_object_get(root, "plans");
+    check_plan(json_object_get(plans, "fused"), n_nodes);
+    check_plan(json_object_get(plans, "unfused"), n_nodes);
+    bool kernels = model->plans[FUSION_ON]->n_steps > 0;
+    assert_int_equal(json_is_object(json_object_get(root, "graph_sizes")), i % 2 && kernels);
+    json_decref(root);
+    free(text);
+    model_put(model);
+  }
+}
+
+// ---- SVG ----
+static void assert_xml(const char *text, const char *what) {
+  const char *fault = xml_fault(text);
+  if (fault)
+    fail_msg("%s: not well-formed at byte %zu: %.80s", what, (size_t)(fault - text), fault);
+}
+
+static void the_xml_check_finds_faults(void **state) {
+  (void)state;
+  static const char *const good[] = {"<a/>\n", "<a b=\"1\" c=\"&lt;\"><b>x &amp; y</b></a>"};
+  static const char *const bad[] = {"",
+                                    "<a>",
+                                    "<a></b>",
+                                    "<a>&nope;</a>",
+                                    "<a>&</a>",
+                                    "<a b=1/>",
+                                    "<a/><b/>",
+                                    "<a b=\"<\"/>",
+                                    "<a>\x01</a>",
+                                    "<a>\xff</a>",
+                                    "<a b=\"1\" b=\"2\"/>",
+                                    "x<a/>"};
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+    assert_null(xml_fault(good[i]));
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    if (!xml_fault(bad[i])) fail_msg("found nothing wrong with %s", bad[i]);
+}
+
+static void svg_is_well_formed(void **state) {
+  (void)state;
+  for (int i = 0; i < 2 * N_SHIPPED; i++) {
+    struct device_caps caps = fixed_caps(i % 2);
+    struct model *model = load_shipped(i / 2, &caps);
+    char *text = explained(model, &caps, EXPLAIN_SVG, 0, 0);
+    assert_xml(text, shipped[i / 2]);
+    assert_null(strstr(text, "nan"));
+    assert_null(strstr(text, "inf"));
+    free(text);
+    model_put(model);
+  }
+}
+
+// ---- names ----
+// What a model file's loader would refuse, too: the formats do not rely on it.
+static void hostile_names_break_nothing(void **state) {
+  (void)state;
+  static const char evil[] = "</text><script>alert(\"1\")</script>&#0;'\\\x1b[2J\x01\xff\xc3\n%s%n";
+  struct device_caps caps = fixed_caps(true);
+  for (int format = 0; format < EXPLAIN_FORMATS; format++) {
+    struct model *model = load_shipped(1, &caps);
+    memcpy(model->name, evil, sizeof evil);
+    memcpy(model->version, evil, 30);
+    memcpy(model->inputs[0].name, evil, sizeof evil);
+    for (int32_t t = 0; t < model->graph.n_tensors; t++) {
+      char *name = model->graph.tensors[t].name;
+      snprintf(name, LIMIT_NAME_BYTES, "%d%s", t, evil);
+      if (t % 2) memset(name, "<&\"\\"[t % 4], LIMIT_NAME_BYTES - 1);
+    }
+    for (int mode = 0; mode < FUSION_MODES; mode++)
+      for (int32_t s = 0; s < model->plans[mode]->n_steps; s++)
+        memcpy(model->plans[mode]->steps[s].label, evil, sizeof evil);
+    char *text = explained(model, &caps, (enum explain_format)format, 0, 0);
+    for (const char *c = text; *c; c++)
+      if ((*c < ' ' && *c != '\n') || *c > '~') fail_msg("byte %02x got through", (uint8_t)*c);
+    if (format == EXPLAIN_SVG) {
+      assert_xml(text, "hostile names");
+      assert_null(strstr(text, "<script"));
+    }
+    if (format == EXPLAIN_JSON) {
+      json_t *root = parse(text);
+      const char *name = json_string_value(json_object_get(json_object_get(root, "model"), "name"));
+      assert_memory_equal(name, "</text><script>alert(\"1\")</script>&#0;'\\?[2J????%s%n", 51);
+      json_decref(root);
+    }
+    free(text);
+    model_put(model);
+  }
+}
+
+// ---- size ----
+// Many products of different widths: no two kernels alike, more than a picture shows.
+static struct model *wide_model(const struct device_caps *caps, int n) {
+  static char text[1 << 16], path[300];
+  int used = snprintf(text, sizeof text,
+                      "name: wide\nweights: {synthetic: {seed: 1}}\n"
+                      "inputs: [{name: x, dtype: fp32, shape: [batch, 8]}]\ngraph:\n");
+  for (int i = 0; i < n; i++)
+    used += snprintf(text + used, sizeof text - (size_t)used,
+                     "  - linear: {weights: w%d, features: %d, out: t%d}\n  - gelu: {out: g%d}\n",
+                     i, 9 + i, i, i);
+  used +=
+      snprintf(text + used, sizeof text - (size_t)used, "outputs: [{name: y, from: g%d}]\n", n - 1);
+  snprintf(path, sizeof path, "%s/wide.yaml", temp_folder());
+  write_file(path, text, (size_t)used);
+  return load_file(path, caps);
+}
+
+static void many_kinds_of_kernels_fit_the_picture(void **state) {
+  (void)state;
+  struct device_caps caps = fixed_caps(true);
+  struct model *model = wide_model(&caps, 300);
+  char *text = explained(model, &caps, EXPLAIN_SVG, 0, 0);
+  assert_xml(text, "300 products");
+  assert_non_null(strstr(text, "kinds more"));
+  assert_non_null(strstr(text, "the rest is in the text"));
+  assert_true(strlen(text) < 300 << 10);
+  free(text);
+  text = explained(model, &caps, EXPLAIN_TEXT, 0, 0);
+  assert_non_null(strstr(text, "300 of 599 edges are fused"));
+  free(text);
+  model_put(model);
+}
+
+static void the_longest_document_is_a_limit(void **state) {
+  (void)state;
+  struct device_caps caps = fixed_caps(false);
+  struct model *model = load_shipped(0, &caps);
+  for (int format = 0; format < EXPLAIN_FORMATS; format++) {
+    struct explain_options options = {
+        .model = model, .caps = &caps, .format = (enum explain_format)format};
+    char *text = explained(model, &caps, options.format, 0, 0), *none;
+    size_t whole = strlen(text), bytes;
+    struct error err = {0};
+    options.most_bytes = whole;
+    assert_int_equal(explain_write(&options, &none, &bytes, &err), STATUS_OK);
+    assert_int_equal(bytes, whole);
+    free(none);
+    options.most_bytes = whole - 1;
+    assert_int_equal(explain_write(&options, &none, &bytes, &err), STATUS_RESOURCE_EXHAUSTED);
+    assert_null(none);
+    assert_non_null(strstr(err.message, "more than"));
+    free(text);
+  }
+  model_put(model);
+}
+
+static void formats_have_names(void **state) {
+  (void)state;
+  enum explain_format format;
+  for (int f = 0; f < EXPLAIN_FORMATS; f++) {
+    assert_true(explain_format_find(explain_format_name((enum explain_format)f), &format));
+    assert_int_equal(format, f);
+  }
+  assert_false(explain_format_find("pdf", &format));
+  assert_string_equal(explain_content_type(EXPLAIN_SVG), "image/svg+xml");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(text_of_bert_base),
+      cmocka_unit_test(text_of_an_attention_block_on_a_gpu),
+      cmocka_unit_test(text_of_a_model_without_kernels),
+      cmocka_unit_test(json_of_an_mlp_block),
+      cmocka_unit_test(json_parses_and_its_figures_agree),
+      cmocka_unit_test(the_xml_check_finds_faults),
+      cmocka_unit_test(svg_is_well_formed),
+      cmocka_unit_test(hostile_names_break_nothing),
+      cmocka_unit_test(many_kinds_of_kernels_fit_the_picture),
+      cmocka_unit_test(the_longest_document_is_a_limit),
+      cmocka_unit_test(formats_have_names),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
