@@ -6,6 +6,8 @@ const char args_help[] =
     "usage: fusewired [options] [MODEL.yaml ...]\n"
     "       fusewired explain MODEL.yaml [options]   what the planner makes of it; see explain "
     "--help\n"
+    "       fusewired tune [options] [MODEL.yaml ...]   measure this machine and the models' "
+    "products, for fusion: auto\n"
     "Serves transformer models over gRPC (Open Inference Protocol v2) with fused kernels.\n"
     "\n"
     "  --config FILE     server settings (--print-config shows them all); default: built-in "
@@ -86,6 +88,10 @@ enum status args_parse(int argc, char **argv, struct args *out, struct error *er
   for (int i = 1; i < argc; i++) {
     enum status status = STATUS_OK;
     if (flag_set(out, argv[i])) continue;
+    if (i == 1 && strcmp(argv[i], "tune") == 0) {
+      out->tune = true;
+      continue;
+    }
     if (argv[i][0] != '-')
       status = add_model(out, argv[i], err);
     else

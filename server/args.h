@@ -10,6 +10,7 @@ struct args {
   const char *models[LIMIT_MODELS]; // after those of the server file
   int n_models;
   const char *listen, *admin; // NULL: as the server file says
+  bool tune;                  // the first word
   bool check, print_config, version, help;
 };
 

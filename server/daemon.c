@@ -415,7 +415,8 @@ enum exit_code daemon_run(const struct server_conf *conf) {
   enum status status = parts_open_devices(&daemon.parts, &err);
   if (status != STATUS_OK)
     code = fail(&err, EXIT_FAILED);
-  else if (parts_parse_models(&daemon.parts) > 0)
+  else if (devices_measure_first(conf, &daemon.parts.devices),
+           parts_parse_models(&daemon.parts) > 0)
     code = EXIT_BAD_INPUT;
   else if ((status = bring_up(&daemon, &err)) != STATUS_OK)
     code = fail(&err, status == STATUS_INVALID_ARGUMENT ? EXIT_BAD_INPUT : EXIT_FAILED);

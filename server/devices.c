@@ -1,4 +1,6 @@
 #include "devices.h"
+#include "backend/measure.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "obs/expo.h"
 #include "obs/metrics.h"
@@ -120,6 +122,58 @@ static enum status open_best(const struct server_conf *conf, struct devices *dev
   return status;
 }
 
+// ---- how fast they are ----
+static enum status read_facts(const struct server_conf *conf, struct devices *devices,
+                              struct error *err) {
+  const struct device_caps *caps = devices->backend->caps(devices->list[0]);
+  char folder[1200];
+  const char *dir = cache_dir(conf->cache, folder, sizeof folder);
+  if (device_facts_init(&devices->facts, &caps->plan.rates) != STATUS_OK)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a device's constants");
+  if (!dir || !caps->id[0] ||
+      !device_facts_path(dir, caps->id, devices->facts_path, sizeof devices->facts_path)) {
+    devices->facts_path[0] = '\0';
+    return STATUS_OK;
+  }
+  struct error why;
+  enum status status = device_facts_read(devices->facts_path, &devices->facts, &why);
+  if (status != STATUS_OK && status != STATUS_NOT_FOUND)
+    log_warn("rates_ignored", "what was measured of %s is left aside: %s", devices->names[0],
+             why.message);
+  return STATUS_OK;
+}
+
+struct plan_caps devices_plan_caps(const struct devices *devices) {
+  struct plan_caps caps = devices->backend->caps(devices->list[0])->plan;
+  caps.rates = devices->facts.rates;
+  caps.shapes = &devices->facts.shapes;
+  return caps;
+}
+
+enum status devices_measure(struct devices *devices, struct error *err) {
+  struct measure_options options = {0};
+  int64_t start = clock_now_ns();
+  enum status status =
+      measure_rates(devices->backend, devices->list[0], &options, &devices->facts.rates, err);
+  if (status != STATUS_OK) return status;
+  devices->facts.measured = true;
+  const struct device_rates *r = &devices->facts.rates;
+  log_info("rates",
+           "%s measured in %.1f s: copy %.1f GB/s, read %.1f, products %.1f GFLOP/s fp32, "
+           "%.2f us a step",
+           devices->names[0], (double)(clock_now_ns() - start) / 1e9, r->copy / 1e9, r->read / 1e9,
+           r->product[DTYPE_F32] / 1e9, r->launch_us);
+  if (!devices->facts_path[0]) return STATUS_OK;
+  return device_facts_write(devices->facts_path, &devices->facts, err);
+}
+
+void devices_measure_first(const struct server_conf *conf, struct devices *devices) {
+  struct error why;
+  if (devices->facts.measured || !conf->measure) return; // later starts find the file
+  if (devices_measure(devices, &why) != STATUS_OK)
+    log_warn("rates_not_kept", "measuring %s: %s", devices->names[0], why.message);
+}
+
 enum status devices_open(const struct server_conf *conf, struct devices *devices,
                          struct error *err) {
   static const char *const names[] = {NULL, "cpu", "cuda"}; // device.kind, as in keys.def
@@ -127,11 +181,14 @@ enum status devices_open(const struct server_conf *conf, struct devices *devices
   struct error ignored;
   const char *name = names[conf->device_kind];
   *devices = (struct devices){0};
-  return name ? open_named(conf, name, devices, err)
-              : open_best(conf, devices, err ? err : &ignored);
+  enum status status =
+      name ? open_named(conf, name, devices, err) : open_best(conf, devices, err ? err : &ignored);
+  if (status == STATUS_OK) status = read_facts(conf, devices, err);
+  return status;
 }
 
 void devices_close(struct devices *devices) {
+  device_facts_deinit(&devices->facts);
   for (int i = 0; i < devices->n; i++)
     devices->backend->close(devices->list[i]);
   *devices = (struct devices){0};

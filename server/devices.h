@@ -4,6 +4,7 @@
 #define DEVICES_H
 
 #include "backend/backend.h"
+#include "backend/rates_file.h"
 #include "conf/server_conf.h"
 
 struct devices {
@@ -12,6 +13,10 @@ struct devices {
   char names[LIMIT_DEVICES][24]; // "cuda:1"
   int n;
   char fallback[256]; // why `device.kind: auto` took the CPU; empty: it was no second choice
+  // What is known of how fast they are: measured once for a device of this id, or defaults. Plans
+  // are made by the first device's.
+  struct device_facts facts;
+  char facts_path[1400]; // where it is kept; empty: nowhere
 };
 
 // Opens what device.kind and device.gpus ask for. `auto` takes the first kind of backend_table that
@@ -19,6 +24,14 @@ struct devices {
 MUST_USE enum status devices_open(const struct server_conf *conf, struct devices *devices,
                                   struct error *err);
 void devices_close(struct devices *devices);
+// What plans are made by: the abilities of the first device with what was measured of it. Valid
+// while the devices are open.
+struct plan_caps devices_plan_caps(const struct devices *devices);
+// Measures the constants of the first device, and keeps them. Seconds, during which nothing else
+// should run on it.
+MUST_USE enum status devices_measure(struct devices *devices, struct error *err);
+// The same where `device.measure` is `first` and it was not done before. Before models are parsed.
+void devices_measure_first(const struct server_conf *conf, struct devices *devices);
 // fusewire_device_info, fusewire_device_memory_bytes, fusewire_device_fallback. Once; `devices`
 // stays where it is until the process ends.
 void devices_gauges(const struct devices *devices);

@@ -17,8 +17,8 @@ static void parse_model(struct parts *parts, const char *path, int *n_errors) {
   struct model *model = NULL;
   struct error err;
   int before = *n_errors;
-  const struct plan_caps *caps = &parts->devices.backend->caps(parts->devices.list[0])->plan;
-  enum status status = model_parse(path, parts->conf, caps, daemon_report, n_errors, &model);
+  struct plan_caps caps = devices_plan_caps(&parts->devices);
+  enum status status = model_parse(path, parts->conf, &caps, daemon_report, n_errors, &model);
   if (status == STATUS_OK) {
     if (registry_add(parts->registry, model, &err) == STATUS_OK) return;
     model_put(model);

@@ -19,6 +19,7 @@ struct lane;       // a stream and an arena: one batch in flight
 struct device_caps {
   const char *name;      // "cpu", "cuda"
   char description[128]; // processor or GPU name and instruction set, for metadata and logs
+  char id[128];          // under which what was measured of it is kept (backend/rates_file.h)
   struct plan_caps plan;
   bool async;    // false: work is done when the call returns
   int n_threads; // compute threads of this process; 0: none, the device has its own

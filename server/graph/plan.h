@@ -7,6 +7,7 @@
 
 #include "graph/graph.h"
 #include "graph/rates.h"
+#include "graph/shapes.h"
 
 // off: one op a kernel. on: all that is legal. auto: of that, what the cost model says pays
 // (docs/PLANNER.md).
@@ -22,7 +23,8 @@ struct plan_caps {
   uint32_t epilogue_kinds; // bit per enum epilogue_kind that a product can take
   uint8_t epilogue_max;    // how many
   bool dtype_ok[DTYPE_COUNT];
-  struct device_rates rates; // for the cost model; .copy 0: the defaults (graph/rates.h)
+  struct device_rates rates;        // for the cost model; .copy 0: the defaults (graph/rates.h)
+  const struct shape_table *shapes; // measured on this device; NULL: none. Read by plan_build alone
   int32_t usual_tokens; // of the batch that costs and FUSION_AUTO are for; 0: the largest batch
 };
 

@@ -5,9 +5,22 @@
 
 // Predictions closer than this share are alike.
 #define ALIKE 1e-3
+// Measurements closer than this are: they repeat no better.
+#define MEASURED_ALIKE 0.03
 
-enum why_not { WHY_LIBRARY, WHY_COMPUTE, WHY_CACHED, WHY_EPILOGUE, WHY_SPILL, WHY_SLOWER, WHYS };
+enum why_not {
+  WHY_MEASURED,
+  WHY_LIBRARY,
+  WHY_COMPUTE,
+  WHY_CACHED,
+  WHY_EPILOGUE,
+  WHY_SPILL,
+  WHY_SLOWER,
+  WHYS
+};
 static const char *const why_not[WHYS] = {
+    "does not pay: measured on this device for this shape, the product and a kernel after it are "
+    "faster than the fused product",
     "does not pay: the product without it runs on a faster kernel, and a small kernel after it "
     "costs less than the difference",
     "does not pay: both are bound by arithmetic, and the bytes saved cost less than the work in "
@@ -69,10 +82,41 @@ static const char *why_not_in_epilogue(const struct planner *planner, const stru
   return why_not[WHY_EPILOGUE];
 }
 
+// The product with all of its nodes as a step would have it; what was measured of it, or NULL.
+static const struct measured_shape *measured(const struct planner *planner,
+                                             const struct group *group) {
+  const struct graph *graph = planner->graph;
+  const struct node *head = &planner->nodes[group->head];
+  const struct tensor *x = &graph->tensors[head->in[0]];
+  struct linear_problem problem = {.n = graph->tensors[head->out].cols,
+                                   .k = x->cols,
+                                   .x_dtype = x->dtype,
+                                   .y_dtype = graph->tensors[group->out[0]].dtype};
+  int32_t product = head->out;
+  if (head->n_in > 2)
+    problem.epilogue[problem.n_epilogue++] = (struct epilogue_op){.kind = EPI_BIAS};
+  for (int32_t n = planner->next[group->head]; n >= 0; n = planner->next[n]) {
+    const struct node *node = &planner->nodes[n];
+    struct op_fold fold;
+    if (!op_def_get(node->op)->fold(graph, node, product, &fold)) return NULL;
+    if (fold.has_epilogue) problem.epilogue[problem.n_epilogue++] = fold.epilogue;
+    product = node->out;
+  }
+  const struct batch_size *batch = &planner->plan->batch;
+  return shape_find(planner->caps->shapes, &problem,
+                    x->rows == ROWS_SEQS ? batch->n_seqs : batch->n_tokens);
+}
+
 int planner_epilogue_worth(struct planner *planner, const struct group *group, const char **why) {
   int32_t nodes[STEP_MAX_NODES], follower = follower_of(planner, group);
   int n = 0, best = 1;
   double best_us = 0;
+  const struct measured_shape *shape = measured(planner, group);
+  if (shape && group->n_nodes > 1) {
+    bool fuse = shape->fused_us <= shape->apart_us * (1 + MEASURED_ALIKE);
+    *why = fuse ? NULL : why_not[WHY_MEASURED];
+    return fuse ? group->n_nodes : 1;
+  }
   struct both_ways best_ways = {0}, ways, all = {0};
   for (int32_t node = group->head; node >= 0; node = planner->next[node])
     nodes[n++] = node;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TILE_BYTES_MIN (256 << 10)
 #define ALLOC_ALIGN 64
@@ -42,6 +43,13 @@ static void fill_caps(struct device *device, int n_threads) {
           1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL,
       .epilogue_max = EPILOGUE_MAX,
   };
+  snprintf(caps->id, sizeof caps->id, "cpu-%s-%s%s-%dt", f->brand, cpu_isa_name(f->isa),
+           f->amx_bf16 ? "-amx" : "", n_threads);
+  caps->plan.rates = device_rates_cpu(n_threads);
+  long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  if (cache > 0) caps->plan.rates.cache_bytes = cache;
+  caps->plan.rates.row_bytes = f->l2_bytes / 2;
+  caps->plan.rates.tile_m = PRODUCT_ROWS;
   caps->plan.dtype_ok[DTYPE_F32] = true;
   caps->plan.dtype_ok[DTYPE_BF16] = bf16;
   caps->plan.dtype_ok[DTYPE_I32] = caps->plan.dtype_ok[DTYPE_I64] = true;

@@ -184,6 +184,44 @@ static void row_values_that_do_not_fit(void **state) {
   }
 }
 
+// ---- measurements ----
+// The same product and activation, which the model would fuse: a table decides against it or for it
+// where it has the shape, and says nothing about others.
+static void measurement_wins_over_the_model(void **state) {
+  (void)state;
+  static const struct {
+    int32_t m, k;
+    double fused_us, apart_us;
+    bool yes;
+  } cases[] = {{8192, 1024, 120, 100, false},
+               {8192, 1024, 100, 120, true},
+               {5000, 1024, 120, 100, false}, // the nearest row count
+               {1024, 1024, 120, 100, true},  // too few rows to say anything
+               {8192, 512, 120, 100, true}};  // another product
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    struct measured_shape shape = {.n = 1024,
+                                   .k = cases[i].k,
+                                   .m = cases[i].m,
+                                   .x_dtype = DTYPE_F32,
+                                   .y_dtype = DTYPE_F32,
+                                   .epilogue = "bias,gelu",
+                                   .fused_us = cases[i].fused_us,
+                                   .apart_us = cases[i].apart_us};
+    struct shape_table table = {&shape, 1};
+    struct bench b;
+    bench_begin(&b);
+    b.caps.shapes = &table;
+    int32_t y = maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 1024), 1024, true);
+    int32_t z = maker_unary(&b.m, OP_GELU, y);
+    output_add(&b.graph, z);
+    bench_plan(&b, 8192);
+    const struct decision *d = edge(&b, y, z);
+    if (d->fused != cases[i].yes || (!d->fused && !strstr(d->reason, "measured")))
+      fail_msg("case %zu: fused %d: %s", i, d->fused, d->reason);
+    bench_end(&b);
+  }
+}
+
 // ---- the rest ----
 // With even constants all that is legal pays: auto is on.
 static void encoder_comes_out_as_on(void **state) {
@@ -225,6 +263,7 @@ int main(void) {
       cmocka_unit_test(arithmetic_that_the_saved_bytes_do_not_pay),
       cmocka_unit_test(intermediate_that_stays_in_the_cache),
       cmocka_unit_test(row_values_that_do_not_fit),
+      cmocka_unit_test(measurement_wins_over_the_model),
       cmocka_unit_test(encoder_comes_out_as_on),
       cmocka_unit_test(decisions_are_the_same_every_time),
   };

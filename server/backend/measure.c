@@ -1,0 +1,216 @@
+// Constants of the cost model. Each is the time of a plan that does one thing: an element-wise op
+// on more than the caches hold, a chain of them on less, a product with much arithmetic.
+#include "backend/measure.h"
+
+#include "backend/probe_plan.h"
+
+#include <stdio.h>
+
+#define COLS 4096        // of the matrices that stand for memory
+#define CHAIN 16         // ops of a chain
+#define GELU_FLOPS 8.0   // as docs/TRAFFIC.md counts it
+#define LEAST_SHARE 0.02 // of a product's time: an epilogue that costs less cannot be measured
+
+struct meter {
+  const struct backend_ops *backend;
+  struct device *device;
+  struct lane *lane;
+  struct measure_options options;
+  struct device_rates *rates;
+  struct error *err;
+};
+
+static const struct node_attrs attrs = {.factor = 1.001f, .eps = 1e-5f, .to = DTYPE_F32};
+
+static int32_t unary(struct probe_plan *probe, enum op op, int32_t x) {
+  return probe_node(probe, op, &x, 1, &attrs, DTYPE_INVALID);
+}
+
+static enum status time_of(const struct meter *meter, struct probe_plan *probe, int32_t output,
+                           enum fusion_mode mode, int32_t n_tokens, double *seconds) {
+  enum status status = probe_bind(probe, output, mode, NULL, n_tokens, meter->err);
+  if (status == STATUS_OK)
+    status = probe_time(probe, NULL, meter->options.seconds, seconds, meter->err);
+  probe_deinit(probe);
+  return status;
+}
+
+// ---- memory ----
+static int32_t memory_rows(const struct meter *meter) {
+  int64_t rows = meter->options.buffer_bytes / (COLS * (int64_t)sizeof(float));
+  return rows < 1 ? 1 : rows > 1 << 20 ? 1 << 20 : (int32_t)rows;
+}
+
+// Of a matrix that takes an eighth of the cache, or half of what is to be no longer in it.
+static int32_t cached_rows(const struct meter *meter) {
+  int64_t bytes = meter->rates->cache_bytes / 8;
+  if (bytes > meter->options.buffer_bytes / 2) bytes = meter->options.buffer_bytes / 2;
+  int64_t rows = bytes / (COLS * (int64_t)sizeof(float));
+  return rows < 1 ? 1 : rows > 1 << 20 ? 1 << 20 : (int32_t)rows;
+}
+
+enum traffic_mix { MIX_READ, MIX_TRIAD, MIX_COPY, MIX_WRITE };
+
+static enum status measure_mix(const struct meter *meter, enum traffic_mix mix, double *rate) {
+  static const double passes[] = {1, 3, 2, 1};
+  struct probe_plan probe;
+  int32_t y = -1, rows = memory_rows(meter);
+  double seconds = 0;
+  probe_init(&probe, meter->backend, meter->device, meter->lane);
+  if (mix == MIX_WRITE) { // the one row of a table, over and over
+    int32_t in[2] = {probe_input(&probe, DTYPE_I32, 1), probe_weight(&probe, DTYPE_F32, 1, COLS)};
+    y = probe_node(&probe, OP_EMBEDDING, in, 2, &attrs, DTYPE_F32);
+  } else {
+    int32_t in[2] = {probe_input(&probe, DTYPE_F32, COLS), -1};
+    if (mix == MIX_READ) y = unary(&probe, OP_REDUCE, in[0]);
+    if (mix == MIX_COPY) y = unary(&probe, OP_SCALE, in[0]);
+    if (mix == MIX_TRIAD) {
+      in[1] = probe_input(&probe, DTYPE_F32, COLS);
+      y = probe_node(&probe, OP_ADD, in, 2, &attrs, DTYPE_F32);
+    }
+  }
+  enum status status = time_of(meter, &probe, y, FUSION_ON, rows, &seconds);
+  if (status == STATUS_OK && seconds > 0)
+    *rate = passes[mix] * rows * COLS * (double)sizeof(float) / seconds;
+  return status;
+}
+
+// `op` CHAIN times on [rows, cols]: seconds.
+static enum status measure_chain(const struct meter *meter, enum op op, enum fusion_mode mode,
+                                 int32_t rows, int32_t cols, double *seconds) {
+  struct probe_plan probe;
+  probe_init(&probe, meter->backend, meter->device, meter->lane);
+  int32_t y = probe_input(&probe, DTYPE_F32, cols);
+  for (int i = 0; i < CHAIN; i++)
+    y = unary(&probe, op, y);
+  return time_of(meter, &probe, y, mode, rows, seconds);
+}
+
+static enum status measure_launch(const struct meter *meter) {
+  double seconds = 0;
+  enum status status = measure_chain(meter, OP_SCALE, FUSION_OFF, 1, 64, &seconds);
+  if (status == STATUS_OK && seconds > 0) meter->rates->launch_us = 1e6 * seconds / CHAIN;
+  return status;
+}
+
+// A quarter of the cache, from step to step, less what the steps cost by themselves.
+static enum status measure_cache(const struct meter *meter) {
+  struct device_rates *rates = meter->rates;
+  double seconds = 0;
+  int32_t rows = cached_rows(meter);
+  enum status status = measure_chain(meter, OP_SCALE, FUSION_OFF, rows, COLS, &seconds);
+  seconds = seconds / CHAIN - rates->launch_us / 1e6;
+  if (status == STATUS_OK && seconds > 0) rates->cache = 2 * rows * COLS * sizeof(float) / seconds;
+  if (rates->cache < rates->copy) rates->cache = rates->copy;
+  return status;
+}
+
+static enum status measure_vector(const struct meter *meter) {
+  double seconds = 0;
+  int32_t rows = cached_rows(meter);
+  enum status status = measure_chain(meter, OP_GELU, FUSION_ON, rows, COLS, &seconds);
+  if (status == STATUS_OK && seconds > 0)
+    meter->rates->vector = GELU_FLOPS * CHAIN * rows * COLS / seconds;
+  return status;
+}
+
+// ---- products ----
+// [m, k] x [n, k], then `n_gelu` activations and perhaps a gate: seconds.
+static enum status measure_product(const struct meter *meter, enum dtype dtype, int32_t m,
+                                   int32_t k, int n_gelu, bool gate, double *seconds) {
+  struct probe_plan probe;
+  int32_t n = k;
+  probe_init(&probe, meter->backend, meter->device, meter->lane);
+  int32_t in[2] = {probe_input(&probe, dtype, k), probe_weight(&probe, dtype, n, k)};
+  int32_t y = probe_node(&probe, OP_LINEAR, in, 2, &attrs, dtype);
+  for (int i = 0; i < n_gelu; i++)
+    y = unary(&probe, i % 2 ? OP_TANH : OP_GELU, y);
+  if (gate) {
+    int32_t pair[2] = {y, probe_input(&probe, dtype, n)};
+    y = probe_node(&probe, OP_MUL, pair, 2, &attrs, dtype);
+  }
+  return time_of(meter, &probe, y, FUSION_ON, m, seconds);
+}
+
+// A GPU does in a millisecond what would take a core minutes.
+static void product_size(const struct meter *meter, int32_t *m, int32_t *k) {
+  bool wide = meter->backend->caps(meter->device)->n_threads == 0;
+  int32_t scale = meter->options.scale > 0 ? meter->options.scale : 1;
+  *m = (wide ? 8192 : 512) / scale;
+  *k = (wide ? 4096 : 1024) / scale;
+}
+
+static enum status measure_products(const struct meter *meter) {
+  static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+  const struct plan_caps *caps = &meter->backend->caps(meter->device)->plan;
+  enum status status = STATUS_OK;
+  int32_t m, k;
+  product_size(meter, &m, &k);
+  for (int d = 0; d < 3 && status == STATUS_OK; d++) {
+    double seconds = 0;
+    if (!caps->dtype_ok[dtypes[d]]) continue;
+    status = measure_product(meter, dtypes[d], m, k, 0, false, &seconds);
+    if (status == STATUS_OK && seconds > 0)
+      meter->rates->product[dtypes[d]] = 2.0 * m * k * k / seconds;
+  }
+  return status;
+}
+
+// What an epilogue adds to a product of few columns in k, where it weighs most.
+static enum status measure_epilogue(const struct meter *meter) {
+  const struct plan_caps *caps = &meter->backend->caps(meter->device)->plan;
+  enum dtype dtype = caps->dtype_ok[DTYPE_BF16] ? DTYPE_BF16 : DTYPE_F32;
+  double plain = 0, acts = 0, gate = 0;
+  int32_t m, k;
+  product_size(meter, &m, &k);
+  enum status status = measure_product(meter, dtype, m, k, 0, false, &plain);
+  if (status == STATUS_OK) status = measure_product(meter, dtype, m, k, 2, false, &acts);
+  if (status == STATUS_OK) status = measure_product(meter, dtype, m, k, 0, true, &gate);
+  if (status != STATUS_OK || plain <= 0) return status;
+  double added = acts - plain > LEAST_SHARE * plain ? acts - plain : LEAST_SHARE * plain;
+  meter->rates->epilogue = 2 * GELU_FLOPS * m * k / added;
+  meter->rates->fused_product = gate > plain ? plain / gate : 1;
+  return status;
+}
+
+// ---- all ----
+static struct measure_options with_defaults(const struct measure_options *options,
+                                            const struct device_rates *rates) {
+  struct measure_options out = *options;
+  if (out.buffer_bytes <= 0) out.buffer_bytes = 2 * rates->cache_bytes;
+  if (out.seconds <= 0) out.seconds = 0.1;
+  return out;
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+// One arena for all: the three matrices of a sum, of a gated product, or two of a chain in cache.
+static enum status open_lane(struct meter *meter) {
+  int32_t m, k, rows = memory_rows(meter), cached = cached_rows(meter);
+  product_size(meter, &m, &k);
+  int64_t floats = larger((int64_t)larger(rows, cached) * COLS, (int64_t)m * k);
+  struct lane_sizes sizes = {.arena_bytes = 3 * (int64_t)sizeof(float) * floats + (1 << 20),
+                             .max_tokens = (int32_t)larger(larger(rows, cached), m),
+                             .max_seqs = 1};
+  return meter->backend->lane_open(meter->device, &sizes, &meter->lane, meter->err);
+}
+
+enum status measure_rates(const struct backend_ops *backend, struct device *device,
+                          const struct measure_options *options, struct device_rates *out,
+                          struct error *err) {
+  *out = backend->caps(device)->plan.rates;
+  struct meter meter = {backend, device, NULL, with_defaults(options, out), out, err};
+  double *const mixes[] = {&out->read, &out->triad, &out->copy, &out->write};
+  enum status status = open_lane(&meter);
+  for (int mix = MIX_READ; mix <= MIX_WRITE && status == STATUS_OK; mix++)
+    status = measure_mix(&meter, (enum traffic_mix)mix, mixes[mix]);
+  if (status == STATUS_OK) status = measure_launch(&meter);
+  if (status == STATUS_OK) status = measure_cache(&meter);
+  if (status == STATUS_OK) status = measure_vector(&meter);
+  if (status == STATUS_OK) status = measure_products(&meter);
+  if (status == STATUS_OK) status = measure_epilogue(&meter);
+  if (meter.lane) backend->lane_close(device, meter.lane);
+  return status;
+}

@@ -1,0 +1,76 @@
+// fusewired tune: the constants of the device, then the products of the models at a few sizes of
+// batches, fused and not. Kept by the device's id; a daemon that starts later plans by them.
+#include "backend/measure.h"
+#include "daemon.h"
+#include "parts.h"
+
+#include <stdio.h>
+
+#define LEAST_ROWS 32
+#define ROWS_STEP 4 // a measurement speaks for batches of half to twice its size
+
+static void print_rates(const struct device_rates *rates) {
+  printf("GB/s: read %.1f, two reads a write %.1f, copy %.1f, write %.1f, cache %.1f\n",
+         rates->read / 1e9, rates->triad / 1e9, rates->copy / 1e9, rates->write / 1e9,
+         rates->cache / 1e9);
+  printf("GFLOP/s: products fp32 %.1f, fp16 %.1f, bf16 %.1f; row programs %.1f, epilogues %.1f\n",
+         rates->product[DTYPE_F32] / 1e9, rates->product[DTYPE_F16] / 1e9,
+         rates->product[DTYPE_BF16] / 1e9, rates->vector / 1e9, rates->epilogue / 1e9);
+  printf("%.2f us a step; a product with a gate runs at %.2f of a plain one's rate\n",
+         rates->launch_us, rates->fused_product);
+}
+
+static void print_shapes(const struct shape_table *table) {
+  if (table->n == 0) return;
+  printf("%7s %7s %7s  %-5s %-28s %10s %10s\n", "rows", "k", "n", "dtype", "epilogue", "fused us",
+         "apart us");
+  for (int32_t i = 0; i < table->n; i++) {
+    const struct measured_shape *s = &table->shapes[i];
+    printf("%7d %7d %7d  %-5s %-28s %10.1f %10.1f%s\n", s->m, s->k, s->n, dtype_name(s->x_dtype),
+           s->epilogue, s->fused_us, s->apart_us,
+           s->fused_us <= s->apart_us * 1.03 ? "" : "  apart is faster");
+  }
+}
+
+static enum status tune_model(struct devices *devices, const struct model *model,
+                              struct error *err) {
+  struct measure_options options = {0};
+  for (int64_t m = LEAST_ROWS; m <= model->batch.max_tokens; m *= ROWS_STEP)
+    if (measure_shapes(devices->backend, devices->list[0], &options, &model->graph,
+                       model->plans[FUSION_ON], (int32_t)m, &devices->facts.shapes, err) < 0)
+      return err->code;
+  return STATUS_OK;
+}
+
+static enum status tune(struct parts *parts, struct error *err) {
+  struct devices *devices = &parts->devices;
+  if (parts_parse_models(parts) > 0)
+    return error_set(err, STATUS_INVALID_ARGUMENT, "nothing was measured");
+  enum status status = devices_measure(devices, err);
+  if (status != STATUS_OK) return status;
+  print_rates(&devices->facts.rates);
+  for (int i = 0; i < registry_count(parts->registry) && status == STATUS_OK; i++)
+    if (registry_at(parts->registry, i))
+      status = tune_model(devices, registry_at(parts->registry, i), err);
+  if (status != STATUS_OK) return status;
+  print_shapes(&devices->facts.shapes);
+  if (!devices->facts_path[0]) {
+    puts("kept nowhere: device.cache is none, or there is no cache folder");
+    return STATUS_OK;
+  }
+  status = device_facts_write(devices->facts_path, &devices->facts, err);
+  if (status == STATUS_OK) printf("kept in %s\n", devices->facts_path);
+  return status;
+}
+
+enum exit_code daemon_tune(const struct server_conf *conf) {
+  struct parts parts = {.conf = conf};
+  struct error err = {0};
+  int n_errors = 0;
+  enum status status = parts_open_devices(&parts, &err);
+  if (status == STATUS_OK) status = tune(&parts, &err);
+  if (status != STATUS_OK) daemon_report(&err, &n_errors);
+  parts_close(&parts);
+  if (status == STATUS_OK) return EXIT_GOOD;
+  return status == STATUS_INVALID_ARGUMENT ? EXIT_BAD_INPUT : EXIT_FAILED;
+}
