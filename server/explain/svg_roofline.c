@@ -125,9 +125,57 @@ static void take(struct plot *plot, double x, double y, double width, double hei
   if (plot->n_boxes < BOXES_MAX) plot->boxes[plot->n_boxes++] = (struct box){x, y, width, height};
 }
 
-// Where the roof of bandwidth `bandwidth` crosses `rate`; only the part inside the plot.
+static bool overlaps(const struct plot *plot, const struct box *box) {
+  if (box->x < PLOT_LEFT || box->x + box->width > PLOT_LEFT + PLOT_WIDTH || box->y < plot->top ||
+      box->y + box->height > plot->top + PLOT_HEIGHT)
+    return true;
+  for (int i = 0; i < plot->n_boxes; i++) {
+    const struct box *other = &plot->boxes[i];
+    if (box->x < other->x + other->width && other->x < box->x + box->width &&
+        box->y < other->y + other->height && other->y < box->y + box->height)
+      return true;
+  }
+  return false;
+}
+
+// A stretch of a line, and text along it: the baseline `off` pixels to its upper left.
+struct slant {
+  double x, y, along_x, along_y, length, off;
+};
+
+// Small boxes along the text; taken, or only looked at.
+static bool slant_boxes(struct plot *plot, const struct slant *line, double from, double width,
+                        bool taken) {
+  for (double at = from; at < from + width; at += 8) {
+    double away = line->off + 4;
+    struct box box = {line->x + at * line->along_x + away * line->along_y - 6,
+                      line->y + at * line->along_y - away * line->along_x - 6, 12, 12};
+    if (taken)
+      take(plot, box.x, box.y, box.width, box.height);
+    else if (overlaps(plot, &box))
+      return false;
+  }
+  return true;
+}
+
+static void slant_text(struct plot *plot, const struct slant *line, const char *text) {
+  double width = 0.6 * 11 * (double)strlen(text), from = 16;
+  while (from + width < line->length && !slant_boxes(plot, line, from, width, false))
+    from += 12;
+  if (from + width >= line->length) return; // no room along it; the text names the rates, too
+  slant_boxes(plot, line, from, width, true);
+  out_add(plot->out, "<text transform=\"translate(%.1f %.1f) rotate(%.1f)\" class=\"small dim\">",
+          line->x + from * line->along_x + line->off * line->along_y,
+          line->y + from * line->along_y - line->off * line->along_x,
+          atan2(line->along_y, line->along_x) * 180 / M_PI);
+  out_xml(plot->out, text);
+  out_raw(plot->out, "</text>\n");
+}
+
+// The roof of `bandwidth` up to the rate `peak`, as far as it is inside the plot; its label above
+// the line or below.
 static void slope(struct plot *plot, double bandwidth, double peak, const char *class,
-                  const char *text) {
+                  const char *text, bool above) {
   double low = log10(bandwidth); // of the rate at one operation a byte
   double x_from = plot->x_low, x_to = log10(peak) - low;
   if (x_from + low < plot->y_low) x_from = plot->y_low - low;
@@ -136,16 +184,10 @@ static void slope(struct plot *plot, double bandwidth, double peak, const char *
   double x1 = x_of(plot, pow(10, x_from)), y1 = y_of(plot, pow(10, x_from + low));
   double x2 = x_of(plot, pow(10, x_to)), y2 = y_of(plot, pow(10, x_to + low));
   out_add(plot->out, "<path d=\"M%.1f %.1fL%.1f %.1f\" class=\"%s\"/>\n", x1, y1, x2, y2, class);
-  double length = hypot(x2 - x1, y2 - y1), width = 0.6 * 11 * (double)strlen(text);
-  if (length < width + 32) return; // no room along it; the heading names the rates
-  double along_x = (x2 - x1) / length, along_y = (y2 - y1) / length;
-  out_add(plot->out, "<text transform=\"translate(%.1f %.1f) rotate(%.1f)\" class=\"small dim\">",
-          x1 + 26 * along_x + 6 * along_y, y1 + 26 * along_y - 6 * along_x,
-          atan2(y2 - y1, x2 - x1) * 180 / M_PI);
-  out_xml(plot->out, text);
-  out_raw(plot->out, "</text>\n");
-  for (double at = 26; at < width + 26; at += 12) // small boxes along the slanted text
-    take(plot, x1 + at * along_x + 11 * along_y, y1 + at * along_y - 11 * along_x, 12, 12);
+  double length = hypot(x2 - x1, y2 - y1);
+  if (length < 1) return;
+  struct slant line = {x1, y1, (x2 - x1) / length, (y2 - y1) / length, length, above ? 6 : -15};
+  slant_text(plot, &line, text);
 }
 
 // Dots within reach of a label that begins at x.
@@ -181,10 +223,10 @@ static void roofs(struct plot *plot) {
   if (product < rates->vector) product = rates->vector;
   if (rates->cache > memory) {
     snprintf(text, sizeof text, "cache %s", out_rate(rates->cache, "B", number));
-    slope(plot, rates->cache, product, "roof2", text);
+    slope(plot, rates->cache, product, "roof2", text, true);
   }
   snprintf(text, sizeof text, "main memory %s", out_rate(memory, "B", number));
-  slope(plot, memory, product, "roof", text);
+  slope(plot, memory, product, "roof", text, false);
   double fastest = rates->cache > memory ? rates->cache : memory;
   if (product > rates->vector) {
     snprintf(text, sizeof text, "%s products %s", dtype_name(compute),
@@ -196,19 +238,6 @@ static void roofs(struct plot *plot) {
 }
 
 // ---- points ----
-static bool overlaps(const struct plot *plot, const struct box *box) {
-  if (box->x < PLOT_LEFT || box->x + box->width > PLOT_LEFT + PLOT_WIDTH || box->y < plot->top ||
-      box->y + box->height > plot->top + PLOT_HEIGHT)
-    return true;
-  for (int i = 0; i < plot->n_boxes; i++) {
-    const struct box *other = &plot->boxes[i];
-    if (box->x < other->x + other->width && other->x < box->x + box->width &&
-        box->y < other->y + other->height && other->y < box->y + box->height)
-      return true;
-  }
-  return false;
-}
-
 static double radius_of(const struct fact_plan *plan, const struct fact_point *point) {
   double share = plan->total.us > 0 ? point->us / plan->total.us : 0;
   return 3 + 11 * sqrt(share);
