@@ -259,7 +259,8 @@ static enum status bring_up(struct daemon *daemon, struct error *err) {
                                 .requests_per_loop = (int32_t)(daemon->conf->queue_requests * 2),
                                 .stream_requests = (int32_t)daemon->conf->stream_requests,
                                 .device_name = first_caps(&daemon->parts.devices)->description,
-                                .fallback = daemon->parts.devices.fallback};
+                                .fallback = daemon->parts.devices.fallback,
+                                .rates_measured = daemon->parts.devices.facts.measured};
   enum status status = api_open(&daemon->api, &options, err);
   if (status == STATUS_OK) status = open_network(daemon, err);
   if (status != STATUS_OK) return status;

@@ -162,6 +162,7 @@ static enum exit_code explain(const struct command *command, const struct parts 
   }
   struct explain_options options = {.model = model,
                                     .fusion = command->plan,
+                                    .rates_measured = parts->devices.facts.measured,
                                     .caps = parts->devices.backend->caps(parts->devices.list[0]),
                                     .tokens = command->n_tokens,
                                     .seqs = command->n_seqs,

@@ -23,7 +23,8 @@ enum status api_open(struct api *api, const struct api_options *options, struct 
                    .n_loops = options->n_loops,
                    .stream_requests = options->stream_requests > 0 ? options->stream_requests : 64,
                    .device_name = options->device_name ? options->device_name : "",
-                   .fallback = options->fallback ? options->fallback : ""};
+                   .fallback = options->fallback ? options->fallback : "",
+                   .rates_measured = options->rates_measured};
   infer_reply_setup();
   for (int i = 0; i < options->n_loops; i++) {
     enum status status = request_pool_open(options->requests_per_loop, &api->pools[i]);

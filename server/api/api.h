@@ -19,6 +19,7 @@ struct api_options {
   int32_t stream_requests;   // at once on one ModelStreamInfer call; 0: as many as is usual
   const char *device_name;   // "NVIDIA H200, ..."; NULL: none to tell; outlives the api
   const char *fallback;      // why `auto` serves on the CPU; NULL or empty: it does not; as above
+  bool rates_measured;       // the device's rates are no defaults: for Explain
 };
 
 struct watcher;
@@ -43,6 +44,7 @@ struct api {
   int32_t stream_requests;
   char device[16];                    // "cpu", "cuda": for replies
   const char *device_name, *fallback; // for metadata; never NULL
+  bool rates_measured;
 };
 
 MUST_USE enum status api_open(struct api *api, const struct api_options *options,

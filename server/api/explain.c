@@ -59,7 +59,8 @@ void explain(struct call *call, void *app) {
   struct api *api = app;
   struct wire_names names;
   struct error err;
-  struct explain_options options = {.most_bytes = LIMIT_EXPLAIN_BYTES};
+  struct explain_options options = {.most_bytes = LIMIT_EXPLAIN_BYTES,
+                                    .rates_measured = api->rates_measured};
   char *document = NULL;
   size_t bytes = 0;
   enum status status = read_request(call_message(call), &names, &options, &err);

@@ -24,6 +24,7 @@ struct explain_options {
   enum fusion_mode fusion;        // which plan to hold against one op at a time: FUSION_ON,
                                   // FUSION_AUTO; FUSION_OFF (0): the model's default of them
   const struct device_caps *caps; // of the device that they are made for
+  bool rates_measured;            // on this device; else defaults
   int64_t tokens, seqs;           // of the batch to speak of; 0: a moderate one
   enum explain_format format;
   size_t most_bytes; // longest document wanted; 0: no limit

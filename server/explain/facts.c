@@ -213,8 +213,10 @@ static bool make_plan(const struct facts *facts, const struct plan *plan, enum s
 enum status facts_make(const struct explain_options *options, struct facts *out,
                        struct error *err) {
   const struct model *model = options->model;
-  *out = (struct facts){
-      .model = model, .caps = options->caps, .rates = &model->plans[FUSION_ON]->rates};
+  *out = (struct facts){.model = model,
+                        .caps = options->caps,
+                        .rates = &model->plans[FUSION_ON]->rates,
+                        .measured = options->rates_measured};
   enum status status = choose_batch(options, out, err);
   if (status != STATUS_OK) return status;
   bool ok = resolve_views(out) && fold_nodes(out);

@@ -95,6 +95,7 @@ struct facts {
   const struct model *model;
   const struct device_caps *caps;
   const struct device_rates *rates;
+  bool measured; // they are no defaults
   struct batch_size batch;
   int64_t longest;   // sequence of the batch
   int32_t *root;     // [n_tensors] the tensor that holds a view's data

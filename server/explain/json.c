@@ -134,6 +134,7 @@ static void device_json(struct maker *maker) {
   open_part(maker, "device", "{");
   set_text(maker, "kind", maker->facts->caps->name);
   set_text(maker, "description", maker->facts->caps->description);
+  set_bool(maker, "measured", maker->facts->measured);
   set_real(maker, "read_bytes_per_s", rates->read);
   set_real(maker, "triad_bytes_per_s", rates->triad);
   set_real(maker, "copy_bytes_per_s", rates->copy);

@@ -115,8 +115,9 @@ static void header(const struct facts *facts, struct out *out) {
              facts->batch.n_seqs == 1 ? "" : "s");
   }
   size_t used = strlen(line);
-  snprintf(line + used, sizeof line - used, ", %s; times are predicted",
-           dtype_name(model->compute));
+  snprintf(line + used, sizeof line - used, ", %s; times are predicted from %s",
+           dtype_name(model->compute),
+           facts->measured ? "rates measured on this device" : "default rates, not measured here");
   svg_text(out, SVG_MARGIN, 66, "dim", line);
   card(out, 0, "kernels", off->total.launches, on->total.launches, whole);
   card(out, 1, "bytes of operands", facts_moved(&off->total), facts_moved(&on->total), out_bytes);

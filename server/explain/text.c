@@ -40,6 +40,9 @@ static void about(const struct facts *facts, struct out *out) {
           out_rate(facts->rates->vector, "FLOP", b));
   out_add(out, ", %s products %s, %.3g us to start a kernel\n", dtype_name(model->compute),
           out_rate(facts->rates->product[model->compute], "FLOP", c), facts->rates->launch_us);
+  out_raw(out, facts->measured
+                   ? "          (measured on this device)\n"
+                   : "          (defaults: `fusewired tune` measures this device's own)\n");
   out_add(out, "batch     %lld %s", (long long)facts->batch.n_tokens,
           model->has_sequences ? "tokens" : "rows");
   if (model->has_sequences)

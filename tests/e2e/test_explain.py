@@ -24,7 +24,9 @@ class ExplainTest(unittest.TestCase):
         cls.settings = os.path.join(cls.folder, "server.yaml")
         with open(cls.settings, "w") as file:
             json.dump({**device.settings(), "models": [cls.model]}, file)
-        cls.daemon = Daemon([cls.model, f"{MODELS}/block.yaml"]).start()
+        # Rates that another test measures meanwhile must not come between the two.
+        cls.environment = {**os.environ, "XDG_CACHE_HOME": cls.folder}
+        cls.daemon = Daemon([cls.model, f"{MODELS}/block.yaml"], environment=cls.environment).start()
 
     @classmethod
     def tearDownClass(cls):
@@ -36,7 +38,8 @@ class ExplainTest(unittest.TestCase):
                               text=True, timeout=60)
 
     def file(self, *arguments):
-        return subprocess.run([daemon_path(), "explain", *arguments], capture_output=True, text=True, timeout=60)
+        return subprocess.run([daemon_path(), "explain", *arguments], capture_output=True, text=True, timeout=60,
+                              env=self.environment)
 
     def test_daemon_and_file_say_the_same(self):
         for extra in ([], ["--format", "json", "--tokens", "40", "--seqs", "3"], ["--format", "svg", "--fusion", "auto"]):
