@@ -5,6 +5,7 @@
 #include "net/net.h"
 #include "obs/metrics.h"
 #include "parts.h"
+#include "reload.h"
 #include "sched/executor.h"
 #include "sched/needs.h"
 
@@ -25,6 +26,7 @@ struct daemon {
   struct net *net;
   struct executor *executors[LIMIT_DEVICES];
   int n_executors;
+  struct reloader reloader;
   pthread_t loader;
   bool loader_started;
   _Atomic int load; // enum load_state
@@ -90,6 +92,7 @@ static enum status load(struct daemon *daemon, struct error *err) {
         model_bind(model, parts->devices.backend, parts->devices.list, parts->devices.n, err);
     if (status != STATUS_OK) return status;
     needs_fill(model);
+    model->graveyard = &parts->graveyard;
     log_info("model_loaded", "model %s version %s from %s in %lld ms", model->name, model->version,
              model->path, (long long)((clock_now_ns() - began_ns) / NS_PER_MS));
   }
@@ -122,6 +125,9 @@ static void *loader_main(void *arg) {
             daemon->parts.devices.backend->name);
   atomic_store(&daemon->load, LOAD_DONE);
   print_ready(daemon);
+  daemon->reloader.executors = daemon->executors;
+  daemon->reloader.n_executors = daemon->n_executors;
+  reloader_run(&daemon->reloader);
   return NULL;
 }
 
@@ -258,9 +264,14 @@ static enum status bring_up(struct daemon *daemon, struct error *err) {
                                 .n_loops = (int)daemon->conf->loops,
                                 .requests_per_loop = (int32_t)(daemon->conf->queue_requests * 2),
                                 .stream_requests = (int32_t)daemon->conf->stream_requests,
+                                .model_control = daemon->conf->model_control,
+                                .loader = &daemon->reloader.wake,
                                 .device_name = first_caps(&daemon->parts.devices)->description,
                                 .fallback = daemon->parts.devices.fallback,
                                 .rates_measured = daemon->parts.devices.facts.measured};
+  daemon->reloader.parts = &daemon->parts;
+  daemon->reloader.api = &daemon->api;
+  reloader_init(&daemon->reloader);
   enum status status = api_open(&daemon->api, &options, err);
   if (status == STATUS_OK) status = open_network(daemon, err);
   if (status != STATUS_OK) return status;
@@ -278,16 +289,16 @@ static bool device_lost(const struct daemon *daemon) {
   return false;
 }
 
-// The terminal that it was started from is gone (SIGHUP): the same end as any other.
 static bool asks_for_the_end(int number) {
-  return number == SIGTERM || number == SIGINT || number == SIGHUP;
+  return number == SIGTERM || number == SIGINT;
 }
 
 // Until a signal asks for the end (true), or something made going on pointless (false).
-static bool serve(const struct daemon *daemon, const sigset_t *signals) {
+static bool serve(struct daemon *daemon, const sigset_t *signals) {
   for (;;) {
     int number = sigwaitinfo(signals, NULL);
     if (asks_for_the_end(number)) return true;
+    if (number == SIGHUP) reloader_ask(&daemon->reloader); // also while the first models load
     if (atomic_load(&daemon->load) == LOAD_FAILED || device_lost(daemon)) return false;
   }
 }
@@ -336,10 +347,17 @@ static int drain_network(struct daemon *daemon, const sigset_t *signals, int64_t
   return cut_off;
 }
 
-// A model may take long to bind and cannot be stopped. Nothing was accepted while it loaded, so
+#define LOADER_END_S 5 // for the step that it is in
+
+// A model may take long to bind and cannot be stopped. Everybody has been answered by now, so
 // nothing is lost.
-static void end_while_loading(struct daemon *daemon, enum exit_code code) {
-  if (!daemon->loader_started || pthread_tryjoin_np(daemon->loader, NULL) != EBUSY) return;
+static void end_loading(struct daemon *daemon, enum exit_code code) {
+  if (!daemon->loader_started) return;
+  struct timespec until = {0};
+  clock_gettime(CLOCK_REALTIME, &until);
+  if (atomic_load(&daemon->load) != LOAD_RUNNING) until.tv_sec += LOADER_END_S;
+  reloader_stop(&daemon->reloader);
+  if (pthread_timedjoin_np(daemon->loader, NULL, &until) == 0) return;
   fflush(NULL);
   _exit(code);
 }
@@ -367,7 +385,7 @@ static enum exit_code run(struct daemon *daemon, const sigset_t *signals) {
     log_warn("cut_off", "%d calls were cut off", cut_off);
     code = EXIT_FAILED;
   }
-  end_while_loading(daemon, code);
+  end_loading(daemon, code);
   return code;
 }
 

@@ -45,6 +45,10 @@ int parts_parse_models(struct parts *parts) {
 
 void parts_close(struct parts *parts) {
   registry_close(parts->registry);
+  for (struct model *dead = graveyard_take(&parts->graveyard), *next; dead; dead = next) {
+    next = dead->next_dead;
+    model_free(dead);
+  }
   devices_close(&parts->devices);
   *parts = (struct parts){0};
 }

@@ -9,6 +9,7 @@ struct parts {
   const struct server_conf *conf;
   struct devices devices;
   struct registry *registry; // the parsed models, not yet bound
+  struct graveyard graveyard;
 };
 
 // Opens the devices that conf asks for. UNAVAILABLE when there is none such, with the reason.

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 const struct method api_methods[] = {
@@ -25,9 +26,13 @@ enum status api_open(struct api *api, const struct api_options *options, struct 
                    .device_name = options->device_name ? options->device_name : "",
                    .fallback = options->fallback ? options->fallback : "",
                    .rates_measured = options->rates_measured};
+  api->model_control = options->model_control;
+  api->loader = options->loader;
   infer_reply_setup();
   for (int i = 0; i < options->n_loops; i++) {
     enum status status = request_pool_open(options->requests_per_loop, &api->pools[i]);
+    if (status == STATUS_OK) status = ring_init(&api->loops[i].asked, API_JOBS);
+    if (status == STATUS_OK) status = ring_init(&api->loops[i].done, API_JOBS);
     if (status == STATUS_OK) continue;
     api_close(api);
     return error_set(err, status, "out of memory for %d requests", options->requests_per_loop);
@@ -39,6 +44,7 @@ void api_close(struct api *api) {
   for (int i = 0; i < api->n_loops; i++) {
     request_pool_close(api->pools[i]);
     api->pools[i] = NULL;
+    repository_close(&api->loops[i]);
   }
 }
 
@@ -105,6 +111,7 @@ void api_reap(struct rpc *rpc, int loop, void *app) {
     atomic_store_explicit(&mine->passed, epoch, memory_order_release);
   }
   if (atomic_load(&api->state) == API_LOADING) return;
+  repository_answer(api, rpc, loop);
   for (int i = 0; i < api->n_executors; i++) {
     struct request *request;
     while ((request = executor_reap(api->executors[i], loop)))
@@ -133,6 +140,19 @@ void reply_message(struct call *call, const ProtobufCMessage *message) {
   if (packed != small) free(packed);
 }
 
+// An entry of that name that serves nothing now.
+static const struct registry_entry *known_entry(const struct api *api, struct slice name,
+                                                struct slice version) {
+  const struct registry_table *table = registry_table(api->registry);
+  for (int i = table->n - 1; i >= 0; i--) {
+    const struct registry_entry *entry = &table->entries[i];
+    if (!entry->model && slice_is(name, entry->name, strlen(entry->name)) &&
+        (version.bytes == 0 || slice_is(version, entry->version, strlen(entry->version))))
+      return entry;
+  }
+  return NULL;
+}
+
 struct model *model_find(struct api *api, struct slice name, struct slice version,
                          enum status *status, struct error *err) {
   if (atomic_load(&api->state) == API_LOADING) {
@@ -141,6 +161,12 @@ struct model *model_find(struct api *api, struct slice name, struct slice versio
   }
   struct model *model = registry_find(api->registry, name, version);
   if (model) return model;
+  const struct registry_entry *known = known_entry(api, name, version);
+  if (known) {
+    *status = error_set(err, STATUS_UNAVAILABLE, "model \"%s\" version %s does not serve: %s %s",
+                        known->name, known->version, model_state_name(known->state), known->reason);
+    return NULL;
+  }
   if (version.bytes > 0 &&
       (model = registry_find(api->registry, name, (struct slice){name.data, 0})))
     *status = error_set(err, STATUS_NOT_FOUND,

@@ -3,6 +3,7 @@
 #ifndef API_API_H
 #define API_API_H
 
+#include "base/ring.h"
 #include "model/model.h"
 #include "rpc/rpc.h"
 #include "sched/executor.h"
@@ -17,13 +18,27 @@ struct api_options {
   int n_loops;
   int32_t requests_per_loop; // size of each loop's request pool
   int32_t stream_requests;   // at once on one ModelStreamInfer call; 0: as many as is usual
+  bool model_control;        // RepositoryModelLoad and Unload are served
+  struct wake *loader;       // signalled when a job was asked for; NULL: nobody does any
   const char *device_name;   // "NVIDIA H200, ..."; NULL: none to tell; outlives the api
   const char *fallback;      // why `auto` serves on the CPU; NULL or empty: it does not; as above
   bool rates_measured;       // the device's rates are no defaults: for Explain
 };
 
+// A model that a client wants loaded or unloaded: from a loop to the thread that loads, and back.
+struct api_job {
+  bool load; // else unload
+  char name[LIMIT_NAME_BYTES];
+  struct call_ref call;
+  enum status status;
+  struct error err;
+};
+#define API_JOBS 16 // of one loop at once
+
 struct watcher;
 struct api_loop {           // what one loop thread owns
+  struct ring asked, done;  // of struct api_job
+  int n_jobs;               // in either, or at work
   struct watcher *watchers; // health Watch calls
   uint32_t seen;            // the epoch that they know of
   _Atomic uint32_t passed;  // the last epoch at which the loop held nothing of the registry
@@ -42,6 +57,8 @@ struct api {
   struct request_pool *pools[LIMIT_LOOPS];
   int n_loops;
   int32_t stream_requests;
+  bool model_control;
+  struct wake *loader;
   char device[16];                    // "cpu", "cuda": for replies
   const char *device_name, *fallback; // for metadata; never NULL
   bool rates_measured;
@@ -57,6 +74,9 @@ void api_changed(struct api *api);
 // Asks every loop to let go of what it may have read from the registry, and waits until all have:
 // registry_reclaim may follow. False: `give_up` became true first. Not on a loop's thread.
 bool api_quiesce(struct api *api, const _Atomic bool *give_up);
+// The thread that loads: the next job, or NULL; and back with it, status and err set.
+struct api_job *api_job_next(struct api *api);
+void api_job_done(struct api *api, struct api_job *job);
 // The executors exist and every model is loaded: serve. Control thread, once.
 void api_serve(struct api *api, struct executor *const *executors, int n_executors,
                const char *device);

@@ -27,6 +27,9 @@ void reply_message(struct call *call, const ProtobufCMessage *message);
 // message.
 struct model *model_find(struct api *api, struct slice name, struct slice version,
                          enum status *status, struct error *err);
+// RepositoryModelLoad and Unload: answers the jobs that came back.
+void repository_answer(struct api *api, struct rpc *rpc, int loop);
+void repository_close(struct api_loop *loop);
 // Health Watch: tells the loop's watchers what has changed for them.
 void health_push(struct api *api, struct rpc *rpc, int loop);
 // "FP32" and so on: the protocol's words for our dtypes.

@@ -32,8 +32,9 @@ void server_metadata(struct call *call, void *app) {
   if (!empty_ok(call)) return;
   static char name[] = "fusewire", version[] = FUSEWIRE_VERSION, cost[] = "fusewire_cost",
               fusion[] = "fusewire_fusion", fallback[] = "fusewire_auto_device_is_cpu",
-              statistics[] = "statistics", configuration[] = "model_configuration";
-  char *extensions[] = {cost, fusion, statistics, configuration, fallback};
+              statistics[] = "statistics", configuration[] = "model_configuration",
+              repository[] = "model_repository";
+  char *extensions[] = {cost, fusion, statistics, configuration, repository, fallback};
   Inference__ServerMetadataResponse reply = INFERENCE__SERVER_METADATA_RESPONSE__INIT;
   reply.name = name;
   reply.version = version;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void model_free(struct model *model) {
+void model_free(struct model *model) {
   for (int d = 0; d < model->n_devices; d++)
     for (int m = 0; m < FUSION_MODES; m++)
       if (model->bound[d][m] != NULL) model->backend->unload(model->devices[d], model->bound[d][m]);
@@ -29,7 +29,22 @@ void model_put(struct model *model) {
   // sees it.
   int before = atomic_fetch_sub_explicit(&model->refs, 1, memory_order_acq_rel);
   FW_ASSERT(before > 0);
-  if (before == 1) model_free(model);
+  if (before > 1) return;
+  struct graveyard *graveyard = model->graveyard;
+  if (!graveyard) {
+    model_free(model);
+    return;
+  }
+  // Release: whoever takes it sees all that was done with it.
+  model->next_dead = atomic_load_explicit(&graveyard->first, memory_order_relaxed);
+  while (!atomic_compare_exchange_weak_explicit(&graveyard->first, &model->next_dead, model,
+                                                memory_order_release, memory_order_relaxed)) {
+  }
+  if (graveyard->on_arrival) graveyard->on_arrival(graveyard->arg);
+}
+
+struct model *graveyard_take(struct graveyard *graveyard) {
+  return atomic_exchange_explicit(&graveyard->first, NULL, memory_order_acquire);
 }
 
 // The largest batch that the executor may form. A sequence has at least one token unless its mask
@@ -121,9 +136,16 @@ enum status model_bind(struct model *model, const struct backend_ops *backend,
     }
   }
   weights_let_go(model->weights_owner);
-  for (int m = 0; m < FUSION_MODES; m++)
-    if (model->fusion_available[m])
-      model->metrics[m] = metrics_model_add(model->name, model->version,
-                                            fusion_name((enum fusion_mode)m), backend->name);
+  for (int m = 0; m < FUSION_MODES; m++) {
+    if (!model->fusion_available[m]) continue;
+    model->metrics[m] = metrics_model_add(model->name, model->version,
+                                          fusion_name((enum fusion_mode)m), backend->name);
+    // Serving uncounted is no option, and series are never taken back.
+    if (model->metrics[m] == NULL)
+      return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                       "model \"%s\" version %s: no room for its metrics: too many names and "
+                       "versions since the process started",
+                       model->name, model->version);
+  }
   return STATUS_OK;
 }

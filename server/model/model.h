@@ -1,7 +1,7 @@
 // A loaded model: signature, graph, weights, one plan per fusion mode, bound to the devices.
 //
-// Built by the control thread (model_load), then read-only. Requests hold a count; model_put of the
-// last one frees it, so that a later reload can swap models by pointer.
+// Built by the thread that loads models, then read-only. Requests hold a count: a model that was
+// replaced in the registry lives until its last one is answered.
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 
@@ -75,7 +75,19 @@ struct model {
   struct model_metrics *metrics[FUSION_MODES]; // obs/metrics
   struct model_needs needs[FUSION_MODES];      // filled by sched/needs before the model is served
   _Atomic int refs;
+  struct graveyard *graveyard; // where its last model_put leaves it; NULL: it is freed there
+  struct model *next_dead;
 };
+
+// Models that nobody holds any more, until the thread that loads frees them: a device may have to
+// be asked, and a loop has no time for it. Any thread puts, one takes.
+struct graveyard {
+  struct model *_Atomic first;
+  void (*on_arrival)(void *arg); // may be NULL
+  void *arg;
+};
+struct model *graveyard_take(struct graveyard *graveyard); // all of them, linked by next_dead
+void model_free(struct model *model);                      // of one that graveyard_take gave
 
 // Parse and check a model file into `out`: graph, signature, weights, plans for all modes; nothing
 // bound to a device yet. All errors (not only the first) go to `report`, which may be called many

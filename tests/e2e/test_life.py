@@ -434,11 +434,6 @@ class LifeTest(unittest.TestCase):
             for one in crowd:
                 one.close()
 
-    def test_a_hangup_drains_like_any_other_end(self):
-        with Daemon([f"{MODELS}/block.yaml"]) as daemon:
-            daemon.signal(signal.SIGHUP)
-            self.assertEqual(daemon.wait(), 0)
-
     def test_an_aborted_scrape_is_no_sigpipe(self):
         daemon = self.start()
         for _ in range(10):

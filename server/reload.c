@@ -1,0 +1,298 @@
+#include "reload.h"
+#include "base/log.h"
+#include "sched/needs.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+_Static_assert(sizeof((struct reloader *)0)->paths[0] == sizeof((struct model *)0)->path, "paths");
+#define RELOAD_NICE 10 // what loads gives way to what serves
+
+// ---- errors of a model file: the first one is the answer, all of them are logged ----
+struct report {
+  int n;
+  struct error first;
+};
+
+static void report(const struct error *err, void *arg) {
+  struct report *to = arg;
+  char text[ERROR_MESSAGE_BYTES + 320];
+  if (to->n++ == 0) to->first = *err;
+  log_error("model_file", "%s", error_text(err, text, sizeof text));
+}
+
+// ---- the models there are ----
+static const struct registry_table *table(const struct reloader *reloader) {
+  return registry_table(reloader->parts->registry);
+}
+
+static int served(const struct reloader *reloader, const struct model *out[LIMIT_MODELS]) {
+  const struct registry_table *all = table(reloader);
+  int n = 0;
+  for (int i = 0; i < all->n; i++)
+    if (all->entries[i].model) out[n++] = all->entries[i].model;
+  return n;
+}
+
+// The entry shows this from now on. What readers may still see of the old table is freed here, or
+// at the end, if it comes first.
+static enum status entry_set(struct reloader *reloader, int index, struct model *model,
+                             enum model_state state, const char *reason, struct error *err) {
+  struct registry *registry = reloader->parts->registry;
+  enum status status = registry_set(registry, index, model, state, reason, err);
+  if (status == STATUS_OK && api_quiesce(reloader->api, &reloader->stop))
+    registry_reclaim(registry);
+  return status;
+}
+
+// Nobody holds these any more.
+static void bury(struct reloader *reloader) {
+  for (struct model *dead = graveyard_take(&reloader->parts->graveyard), *next; dead; dead = next) {
+    next = dead->next_dead;
+    for (int i = 0; i < reloader->n_executors; i++)
+      executor_forget(reloader->executors[i], dead);
+    log_info("model_freed", "model %s version %s: its last request is answered", dead->name,
+             dead->version);
+    const struct registry_table *all = table(reloader);
+    for (int i = 0; i < all->n; i++) {
+      const struct registry_entry *entry = &all->entries[i];
+      if (entry->state != MODEL_UNLOADING || strcmp(entry->name, dead->name) != 0 ||
+          strcmp(entry->version, dead->version) != 0)
+        continue;
+      (void)entry_set(reloader, i, NULL, MODEL_UNAVAILABLE, "unloaded", NULL);
+      break; // the table is another now
+    }
+    model_free(dead);
+  }
+}
+
+// ---- building ----
+static enum status stopped(const struct reloader *reloader, struct error *err) {
+  if (!atomic_load(&reloader->stop)) return STATUS_OK;
+  return error_set(err, STATUS_UNAVAILABLE, "the server is shutting down");
+}
+
+static enum status parse(struct reloader *reloader, const char *path, struct model **out,
+                         struct error *err) {
+  const struct devices *devices = &reloader->parts->devices;
+  const struct plan_caps *caps = &devices->backend->caps(devices->list[0])->plan;
+  struct report to = {0};
+  enum status status = model_parse(path, reloader->parts->conf, caps, report, &to, out);
+  if (status == STATUS_OK) return status;
+  char text[ERROR_MESSAGE_BYTES + 320] = "";
+  if (to.n > 0) error_text(&to.first, text, sizeof text);
+  if (to.n > 1) return error_set(err, status, "%s (and %d more)", text, to.n - 1);
+  return error_set(err, status, "%s", to.n > 0 ? text : path);
+}
+
+// Bound, prepared and run once in every size, on every device.
+static enum status ready_up(struct reloader *reloader, struct model *model, struct error *err) {
+  const struct model *others[LIMIT_MODELS];
+  struct devices *devices = &reloader->parts->devices;
+  int n_others = served(reloader, others), n_admitted = 0;
+  enum status status = model_bind(model, devices->backend, devices->list, devices->n, err);
+  if (status != STATUS_OK) return status;
+  needs_fill(model);
+  for (int i = 0; i < reloader->n_executors && status == STATUS_OK; i++) {
+    status = stopped(reloader, err);
+    if (status != STATUS_OK) break;
+    n_admitted++;
+    status = executor_admit(reloader->executors[i], model, others, n_others, err);
+  }
+  for (int i = 0; i < n_admitted && status != STATUS_OK; i++)
+    executor_forget(reloader->executors[i], model);
+  return status;
+}
+
+static bool taken(const struct reloader *reloader, int index, const struct model *model) {
+  const struct registry_table *all = table(reloader);
+  for (int i = 0; i < all->n; i++)
+    if (i != index && strcmp(all->entries[i].name, model->name) == 0 &&
+        strcmp(all->entries[i].version, model->version) == 0)
+      return true;
+  return false;
+}
+
+// A model of that file, ready to serve. `name`: what it has to be called. `index`: its entry, -1:
+// none yet.
+static enum status build(struct reloader *reloader, const char *path, const char *name, int index,
+                         struct model **out, struct error *err) {
+  struct model *model = NULL;
+  enum status status = parse(reloader, path, &model, err);
+  if (status != STATUS_OK) return status;
+  if (strcmp(model->name, name) != 0)
+    status = error_set(err, STATUS_FAILED_PRECONDITION,
+                       "%s: name: found \"%s\", expected \"%s\": a model keeps its name", path,
+                       model->name, name);
+  else if (taken(reloader, index, model))
+    status = error_set(err, STATUS_ALREADY_EXISTS,
+                       "%s: model \"%s\" version %s comes from another file too", path, model->name,
+                       model->version);
+  if (status == STATUS_OK) status = stopped(reloader, err);
+  if (status == STATUS_OK) status = ready_up(reloader, model, err);
+  if (status == STATUS_OK) {
+    model->graveyard = &reloader->parts->graveyard;
+    *out = model;
+  } else {
+    model_put(model);
+  }
+  return status;
+}
+
+// ---- load ----
+static void say_failed(const char *name, const struct error *err, const char *what) {
+  log_error("load_failed", "model %s: %s; %s", name, err->message, what);
+}
+
+static enum status reload_entry(struct reloader *reloader, int index, struct error *err) {
+  const struct registry_entry *entry = &table(reloader)->entries[index];
+  char name[LIMIT_NAME_BYTES];
+  memcpy(name, entry->name, sizeof name);
+  struct model *old = entry->model, *model = NULL;
+  int64_t began_ns = clock_now_ns();
+  if (!old) (void)entry_set(reloader, index, NULL, MODEL_LOADING, "", NULL);
+  enum status status = build(reloader, reloader->paths[index], name, index, &model, err);
+  if (status == STATUS_OK) status = entry_set(reloader, index, model, MODEL_READY, "", err);
+  if (status == STATUS_OK) {
+    log_info("model_loaded", "model %s version %s from %s in %lld ms, in the place of %s",
+             model->name, model->version, model->path,
+             (long long)((clock_now_ns() - began_ns) / NS_PER_MS), old ? "another" : "nothing");
+    return status;
+  }
+  if (model) model_put(model);
+  say_failed(name, err, old ? "the one that was loaded before serves on" : "it does not serve");
+  (void)entry_set(reloader, index, old, old ? MODEL_READY : MODEL_UNAVAILABLE, err->message, NULL);
+  return status;
+}
+
+// NAME.yaml of the repository's folder; the name comes from a client and must be no path.
+static enum status path_of(const struct reloader *reloader, const char *name, char *out,
+                           size_t out_bytes, struct error *err) {
+  const char *folder = reloader->parts->conf->repository;
+  bool plain = isalnum((unsigned char)name[0]) != 0;
+  for (const char *c = name; *c; c++)
+    plain = plain && (isalnum((unsigned char)*c) || strchr("._-", *c));
+  if (!folder[0])
+    return error_set(err, STATUS_NOT_FOUND,
+                     "model_name: no model \"%.64s\" is known, and server.repository is not set",
+                     name);
+  if (!plain)
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "model_name: expected letters, digits, '.', '_' and '-' only");
+  int n = snprintf(out, out_bytes, "%s/%s.yaml", folder, name);
+  if (n > 0 && (size_t)n < out_bytes && access(out, R_OK) == 0) return STATUS_OK;
+  return error_set(err, STATUS_NOT_FOUND,
+                   "model_name: no model \"%.64s\" is known, and there is no %.64s.yaml in "
+                   "server.repository",
+                   name, name);
+}
+
+static enum status load_new(struct reloader *reloader, const char *name, struct error *err) {
+  char path[sizeof reloader->paths[0]];
+  struct model *model = NULL;
+  int index = table(reloader)->n;
+  int64_t began_ns = clock_now_ns();
+  enum status status = path_of(reloader, name, path, sizeof path, err);
+  if (status == STATUS_OK && index == LIMIT_MODELS)
+    status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "more than %d models", LIMIT_MODELS);
+  if (status == STATUS_OK) status = build(reloader, path, name, -1, &model, err);
+  if (status != STATUS_OK) {
+    say_failed(name, err, "it does not serve");
+    return status;
+  }
+  status = registry_add(reloader->parts->registry, model, err);
+  if (status != STATUS_OK) {
+    model_put(model);
+    return status;
+  }
+  memcpy(reloader->paths[index], path, sizeof path);
+  if (api_quiesce(reloader->api, &reloader->stop)) registry_reclaim(reloader->parts->registry);
+  log_info("model_loaded", "model %s version %s from %s in %lld ms", model->name, model->version,
+           path, (long long)((clock_now_ns() - began_ns) / NS_PER_MS));
+  return status;
+}
+
+// Every version of that name.
+static enum status load(struct reloader *reloader, const char *name, struct error *err) {
+  enum status status = STATUS_OK;
+  bool known = false;
+  for (int i = 0; i < table(reloader)->n && status == STATUS_OK; i++) {
+    if (strcmp(table(reloader)->entries[i].name, name) != 0) continue;
+    known = true;
+    status = reload_entry(reloader, i, err);
+  }
+  return known ? status : load_new(reloader, name, err);
+}
+
+static enum status unload(struct reloader *reloader, const char *name, struct error *err) {
+  enum status status = STATUS_OK;
+  bool known = false;
+  for (int i = 0; i < table(reloader)->n && status == STATUS_OK; i++) {
+    const struct registry_entry *entry = &table(reloader)->entries[i];
+    if (strcmp(entry->name, name) != 0) continue;
+    known = true;
+    if (!entry->model) continue;
+    log_info("model_unloading", "model %s version %s: no new requests", entry->name,
+             entry->version);
+    status = entry_set(reloader, i, NULL, MODEL_UNLOADING, "", err);
+  }
+  if (!known)
+    return error_set(err, STATUS_NOT_FOUND, "model_name: no model \"%.64s\" is known", name);
+  return status;
+}
+
+// ---- life ----
+static void wake(void *arg) {
+  wake_signal(arg);
+}
+
+void reloader_init(struct reloader *reloader) {
+  wake_init(&reloader->wake, NULL, NULL);
+  reloader->parts->graveyard.on_arrival = wake;
+  reloader->parts->graveyard.arg = &reloader->wake;
+}
+
+void reloader_ask(struct reloader *reloader) {
+  atomic_store(&reloader->all, true);
+  wake_signal(&reloader->wake);
+}
+
+void reloader_stop(struct reloader *reloader) {
+  atomic_store(&reloader->stop, true);
+  wake_signal(&reloader->wake);
+}
+
+// Models of the start are no different from those that come later.
+static void adopt(struct reloader *reloader) {
+  const struct registry_table *all = table(reloader);
+  for (int i = 0; i < all->n; i++)
+    memcpy(reloader->paths[i], all->entries[i].model->path, sizeof reloader->paths[i]);
+}
+
+static void reload_all(struct reloader *reloader) {
+  log_info("reloading", "every model that serves is loaded again from its file");
+  for (int i = 0; i < table(reloader)->n && !atomic_load(&reloader->stop); i++) {
+    struct error err;
+    if (table(reloader)->entries[i].model) (void)reload_entry(reloader, i, &err);
+  }
+}
+
+void reloader_run(struct reloader *reloader) {
+  adopt(reloader);
+  setpriority(PRIO_PROCESS, (id_t)gettid(), RELOAD_NICE); // of this thread, on Linux
+  while (!atomic_load(&reloader->stop)) {
+    struct api_job *job;
+    bury(reloader);
+    if (atomic_exchange(&reloader->all, false)) reload_all(reloader);
+    while (!atomic_load(&reloader->stop) && (job = api_job_next(reloader->api))) {
+      job->status =
+          job->load ? load(reloader, job->name, &job->err) : unload(reloader, job->name, &job->err);
+      api_job_done(reloader->api, job);
+      bury(reloader);
+    }
+    wake_wait(&reloader->wake, CLOCK_NEVER);
+  }
+}

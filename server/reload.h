@@ -1,0 +1,29 @@
+// Models that come, are replaced and go while others serve. The thread that loads, after the first
+// models serve; it sleeps until it is asked for something.
+//
+// A new version is parsed, bound and warmed beside the old one, which serves on; then the
+// registry's entry points to the new one, and the old one is freed after its last request. Whatever
+// fails before that changes nothing: the index and the log say why.
+#ifndef RELOAD_H
+#define RELOAD_H
+
+#include "api/api.h"
+#include "parts.h"
+
+struct reloader {
+  struct parts *parts;
+  struct api *api;
+  struct executor *const *executors;
+  int n_executors;
+  struct wake wake;
+  _Atomic bool all; // reload every model that serves (SIGHUP)
+  _Atomic bool stop;
+  char paths[LIMIT_MODELS][4096]; // of the registry's entries
+};
+
+void reloader_init(struct reloader *reloader); // parts and api are set; before anybody may ask
+void reloader_ask(struct reloader *reloader);  // reload what serves; any thread
+void reloader_stop(struct reloader *reloader); // any thread; the current step is still finished
+void reloader_run(struct reloader *reloader);  // until reloader_stop
+
+#endif

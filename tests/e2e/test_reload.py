@@ -1,0 +1,280 @@
+"""Models that come, are replaced and go while others are served: by the repository calls and by SIGHUP."""
+import os
+import signal
+import tempfile
+import threading
+import time
+import unittest
+
+import grpc
+from harness import protobuf_bytes as pb
+from harness import triton
+from harness.daemon import Daemon, sanitized
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+CHECK = "/grpc.health.v1.Health/Check"
+WATCH = "/grpc.health.v1.Health/Watch"
+Code = grpc.StatusCode
+ROWS = bytes(range(1, 193))  # one row of 48 values
+
+
+def model_text(seed=1, name="block", version="1", max_tokens=64, hidden=96, extra=""):
+    return f"""name: {name}
+version: "{version}"
+weights:
+  synthetic: {{seed: {seed}, scale: 0.05}}
+fusion: ab
+batch: {{max_tokens: {max_tokens}}}
+inputs:
+  - {{name: x, dtype: fp32, shape: [batch, 48]}}
+graph:
+  - mlp: {{weights: mlp, hidden: {hidden}, activation: gelu, norm: pre, residual: true, out: y}}
+outputs:
+  - y
+{extra}"""
+
+
+def request(model="block", rows=1, version=""):
+    return pb.infer_request(model, [pb.tensor("x", "FP32", [rows, 48])], [ROWS * rows], version=version)
+
+
+class ReloadTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.repository = os.path.join(self.folder, "repository")
+        os.mkdir(self.repository)
+
+    def write(self, text, name="block.yaml"):
+        """By rename, as files that somebody reads are to be replaced."""
+        path = os.path.join(self.folder, name)
+        with open(path + ".new", "w") as file:
+            file.write(text)
+        os.rename(path + ".new", path)
+        return path
+
+    def start(self, models, control=True, **settings):
+        daemon = Daemon(models, {"server": {"model_control": control, "repository": self.repository}, **settings}).start()
+        self.addCleanup(daemon.kill)
+        self.channel = grpc.insecure_channel(daemon.address, options=[("grpc.use_local_subchannel_pool", 1)])
+        self.addCleanup(self.channel.close)
+        self.call = self.channel.unary_unary(INFER)
+        self.client = triton.connect(daemon)
+        self.addCleanup(self.client.close)
+        return daemon
+
+    def output(self, *arguments, **options):
+        reply = pb.fields(self.call(request(*arguments, **options), timeout=60))
+        return next(value for field, value in reply if field == 6)
+
+    def index(self, ready=None):
+        reply = self.client.get_model_repository_index()
+        return {(model.name, model.version): (model.state, model.reason) for model in reply.models}
+
+    def wait_state(self, key, state):
+        end = time.monotonic() + 30
+        while self.index()[key][0] != state:
+            self.assertLess(time.monotonic(), end, str(self.index()))
+            time.sleep(0.01)
+
+    def fails(self, code, words, call):
+        with self.assertRaises(triton.InferenceServerException) as raised:
+            call()
+        self.assertEqual(raised.exception.status(), f"StatusCode.{code}", raised.exception.message())
+        self.assertRegex(raised.exception.message(), words)
+
+    # ---- one at a time ---------------------------------------------------------------------------
+    def test_a_load_puts_the_new_version_in_the_place_of_the_old(self):
+        daemon = self.start([self.write(model_text(seed=1))])
+        before = self.output()
+        self.client.load_model("block")
+        self.assertEqual(self.output(), before)  # the file is the same
+        self.write(model_text(seed=2))
+        self.assertEqual(self.output(), before)  # nobody looks at it by himself
+        self.client.load_model("block")
+        self.assertNotEqual(self.output(), before)
+        self.write(model_text(seed=1, version="2"))
+        self.client.load_model("block")
+        self.assertEqual(self.output(version="2"), before)
+        with self.assertRaises(grpc.RpcError) as raised:
+            self.output(version="1")
+        self.assertEqual(raised.exception.code(), Code.NOT_FOUND)
+        self.assertEqual(self.index(), {("block", "2"): ("READY", "")})
+        daemon.stop()
+
+    def test_a_broken_file_leaves_the_old_version_serving_and_says_why(self):
+        daemon = self.start([self.write(model_text(seed=1))])
+        before = self.output()
+        broken = [(model_text(extra="colour: red\n"), "colour"), ("name: [", "block.yaml:"),
+                  (model_text(name="other"), "expected .block."), (model_text(hidden=0), "hidden"), ("", "block.yaml")]
+        for text, words in broken:
+            self.write(text)
+            code = "FAILED_PRECONDITION" if "other" in text else "INVALID_ARGUMENT"
+            self.fails(code, words, lambda: self.client.load_model("block"))
+            self.assertEqual(self.output(), before)
+            state, reason = self.index()["block", "1"]
+            self.assertEqual(state, "READY")
+            self.assertRegex(reason, words)
+            self.assertTrue(self.client.is_model_ready("block"))
+        os.unlink(os.path.join(self.folder, "block.yaml"))
+        self.fails("NOT_FOUND", "block.yaml", lambda: self.client.load_model("block"))
+        self.assertEqual(self.output(), before)
+        self.write(model_text(seed=1))
+        self.client.load_model("block")
+        self.assertEqual(self.index()["block", "1"], ("READY", ""))
+        self.assertIn("serves on", daemon.log())
+        daemon.stop()
+
+    def test_unload_and_load_again(self):
+        daemon = self.start([self.write(model_text(seed=1)), self.write(model_text(seed=3, name="other"), "other.yaml")])
+        before = self.output()
+        watch = self.channel.unary_stream(WATCH)(pb.chunk(1, "block"))
+        self.assertEqual(next(watch), b"\x08\x01")
+        self.client.unload_model("block")
+        self.assertEqual(next(watch), b"\x08\x02")
+        self.wait_state(("block", "1"), "UNAVAILABLE")
+        with self.assertRaises(grpc.RpcError) as raised:
+            self.output()
+        self.assertEqual(raised.exception.code(), Code.UNAVAILABLE)
+        self.assertIn("unloaded", raised.exception.details())
+        self.assertTrue(self.output("other"))
+        self.assertFalse(self.client.is_model_ready("block"))
+        self.assertEqual([entry.name for entry in self.client.get_inference_statistics().model_stats], ["other"])
+        self.client.load_model("block")
+        self.assertEqual(next(watch), b"\x08\x01")
+        self.assertEqual(self.output(), before)
+        watch.cancel()
+        daemon.stop()
+
+    def test_the_repository_has_models_that_nobody_named(self):
+        daemon = self.start([self.write(model_text())])
+        self.fails("NOT_FOUND", "no late.yaml in server.repository", lambda: self.client.load_model("late"))
+        self.write(model_text(seed=5, name="late", max_tokens=256), "repository/late.yaml")  # larger than all before
+        watch = self.channel.unary_stream(WATCH)(pb.chunk(1, "late"))
+        self.assertEqual(next(watch), b"\x08\x03")
+        self.client.load_model("late")
+        self.assertEqual(next(watch), b"\x08\x01")
+        self.assertEqual(self.output("late", 200)[:192], self.output("late"))
+        self.assertTrue(self.output())
+        self.assertEqual(self.index(), {("block", "1"): ("READY", ""), ("late", "1"): ("READY", "")})
+        self.write(model_text(name="wrong"), "repository/right.yaml")
+        self.fails("FAILED_PRECONDITION", "expected .right.", lambda: self.client.load_model("right"))
+        for name in ("../block", "a/b", ".hidden", "..", "x\n", "-"):
+            self.fails("INVALID_ARGUMENT", "model_name", lambda: self.client.load_model(name))
+        watch.cancel()
+        daemon.stop()
+
+    def test_what_is_refused(self):
+        daemon = self.start([self.write(model_text())])
+        self.fails("INVALID_ARGUMENT", "parameters", lambda: self.client.load_model("block", config="{}"))
+        self.fails("NOT_FOUND", "no model .nobody. is known", lambda: self.client.unload_model("nobody"))
+        self.fails("INVALID_ARGUMENT", "model_name", lambda: self.client.load_model(""))
+        load = self.channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelLoad")
+        for message, code in ((b"\xff\xff", Code.INTERNAL), (pb.chunk(1, "repo") + pb.chunk(2, "block"), Code.INVALID_ARGUMENT)):
+            with self.assertRaises(grpc.RpcError) as raised:
+                load(message, timeout=30)
+            self.assertEqual(raised.exception.code(), code)
+        daemon.stop()
+
+    def test_model_control_is_off_unless_asked_for(self):
+        daemon = self.start([self.write(model_text())], control=False)
+        self.fails("PERMISSION_DENIED", "server.model_control", lambda: self.client.load_model("block"))
+        self.fails("PERMISSION_DENIED", "server.model_control", lambda: self.client.unload_model("block"))
+        self.assertEqual(self.index(), {("block", "1"): ("READY", "")})
+        daemon.stop()
+
+    # ---- SIGHUP ----------------------------------------------------------------------------------
+    def test_sighup_loads_every_model_again_and_ends_nothing(self):
+        daemon = self.start([self.write(model_text(seed=1)), self.write(model_text(seed=1, name="other"), "other.yaml")],
+                            control=False)
+        before = self.output()
+        self.write(model_text(seed=2))
+        self.write("name: broken", "other.yaml")
+        daemon.signal(signal.SIGHUP)
+        end = time.monotonic() + 30
+        while self.output() == before or not self.index()["other", "1"][1]:
+            self.assertLess(time.monotonic(), end, daemon.log())
+            time.sleep(0.01)
+        self.assertEqual(self.output("other"), before)
+        self.assertEqual(self.index()["other", "1"][0], "READY")
+        for _ in range(5):
+            daemon.signal(signal.SIGHUP)
+        daemon.stop()
+
+    # ---- under load ------------------------------------------------------------------------------
+    def test_nothing_fails_while_models_are_replaced_under_load(self):
+        daemon = self.start([self.write(model_text(seed=1)), self.write(model_text(seed=9, name="still"), "still.yaml")],
+                            server={"loops": 2, "model_control": True, "repository": self.repository})
+        expected = {}
+        for seed in (1, 2):
+            self.write(model_text(seed=seed))
+            self.client.load_model("block")
+            expected[self.output()] = seed
+        still = self.output("still")
+        stop, problems, counts = threading.Event(), [], {"block": 0, "still": 0}
+        lock = threading.Lock()
+
+        def work(model):
+            with grpc.insecure_channel(daemon.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+                call, n = channel.unary_unary(INFER), 0
+                while not stop.is_set():
+                    try:
+                        reply = pb.fields(call(request(model), timeout=60))
+                    except grpc.RpcError as error:
+                        problems.append(f"{model}: {error.code()}: {error.details()}")
+                        return
+                    value = next(value for field, value in reply if field == 6)
+                    if (value not in expected) if model == "block" else (value != still):
+                        problems.append(f"{model}: a wrong answer")
+                        return
+                    n += 1
+                with lock:
+                    counts[model] += n
+
+        threads = [threading.Thread(target=work, args=(model,)) for model in ("block", "still") * 3]
+        for thread in threads:
+            thread.start()
+        rounds = 6 if sanitized() else 25
+        for i in range(rounds):
+            # the third has larger batches, so that lanes are replaced beneath the running requests
+            self.write(model_text(seed=1 + i % 2, max_tokens=(64, 64, 80 + i)[i % 3]))
+            self.client.load_model("block")
+        stop.set()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(problems, [])
+        metrics = daemon.metrics()
+
+        def total(name, part):
+            return sum(value for key, value in metrics.items() if key.startswith(name + "{") and part in key)
+
+        for model, least in counts.items():
+            part = f'model="{model}"'
+            self.assertEqual(total("fusewire_infer_in_flight", part), 0)
+            self.assertEqual(total("fusewire_infer_accepted_total", part), total("fusewire_infer_finished_total", part))
+            self.assertGreaterEqual(total("fusewire_infer_finished_total", part), least)
+        freed = "\n".join(daemon.lines).count("model_freed")
+        print(f"{rounds} reloads beneath {counts}; {freed} lines of freed models")
+        daemon.stop()
+
+    def test_memory_of_replaced_models_comes_back(self):
+        daemon = self.start([self.write(model_text(hidden=4096))])
+        for _ in range(4):
+            self.client.load_model("block")
+        before = daemon.proc("VmRSS")
+        for _ in range(12):  # 1.6 MB of weights each, packed for two plans
+            self.client.load_model("block")
+        if not sanitized():
+            self.assertLess(daemon.proc("VmRSS") - before, 8 << 10)
+        daemon.stop()
+
+    def test_sigterm_while_models_load_ends_in_good_order(self):
+        daemon = self.start([self.write(model_text(hidden=8192))])
+        load = self.channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelLoad")
+        futures = [load.future(pb.chunk(2, "block")) for _ in range(10)]
+        self.output()
+        daemon.signal()
+        for future in futures:
+            self.assertIn(future.code(), (Code.OK, Code.UNAVAILABLE))
+        self.assertEqual(daemon.wait(), 0)
