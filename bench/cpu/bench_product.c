@@ -1,6 +1,7 @@
 // One thread's matrix products as the back end runs them: slices of a layer's weights that come
 // from beyond the second-level cache, with their epilogues, ours beside oneDNN's. Times are the
-// thread's CPU time, so that a busy machine disturbs little.
+// thread's CPU time, so that a busy machine disturbs little. `peak`: multiply-adds on registers
+// alone, measured in between: what no product can beat.
 //
 //   bench_product [--bf16] [--hot] [ROWS...]     (--hot: the same weights again and again)
 #include "kernels/cpu/product.h"
@@ -9,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #define COPIES 16
 
@@ -16,6 +20,40 @@ static double cpu_seconds(void) {
   struct timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// ---- the floor: twelve chains of multiply-adds in registers ----
+#define CHAINS 12
+#define PEAK_ROUNDS 20000
+
+#define PEAK(name, features, vector, set, fmadd)                                                   \
+  __attribute__((target(features))) static double name(void) {                                     \
+    vector sums[CHAINS], x = set(0.5f), y = set(1.0f);                                             \
+    _Pragma("GCC unroll 12") for (int c = 0; c < CHAINS; c++) sums[c] = set((float)c);             \
+    double start = cpu_seconds();                                                                  \
+    for (int i = 0; i < PEAK_ROUNDS; i++) {                                                        \
+      _Pragma("GCC unroll 12") for (int c = 0; c < CHAINS; c++) sums[c] = fmadd(sums[c], x, y);    \
+    }                                                                                              \
+    double seconds = cpu_seconds() - start;                                                        \
+    _Pragma("GCC unroll 12") for (int c = 1; c < CHAINS; c++) sums[0] += sums[c];                  \
+    volatile float keep = sums[0][0];                                                              \
+    (void)keep;                                                                                    \
+    return 2.0 * CHAINS * PEAK_ROUNDS * (sizeof(vector) / sizeof(float)) / seconds * 1e-9;         \
+  }
+
+#if defined(__x86_64__)
+PEAK(peak_avx512, "avx512f,fma", __m512, _mm512_set1_ps, _mm512_fmadd_ps)
+PEAK(peak_avx2, "avx2,fma", __m256, _mm256_set1_ps, _mm256_fmadd_ps)
+#endif
+
+// GFLOP/s of one thread; 0 where it is not known.
+static double peak_gflops(enum cpu_isa isa) {
+#if defined(__x86_64__)
+  if (isa >= CPU_AVX512) return peak_avx512();
+  if (isa == CPU_AVX2) return peak_avx2();
+#endif
+  (void)isa;
+  return 0;
 }
 
 static float noise(uint32_t *seed) {
@@ -91,12 +129,14 @@ static double seconds_of(const struct subject *s, int copies) {
 // GFLOP/s over `rows` rows: the best of many short turns, the two kinds in turn.
 // (Leaks: a bench.)
 static void compare(const struct linear_problem *problem, int32_t rows, int copies,
-                    const struct cpu_features *features, double gflops[2]) {
+                    const struct cpu_features *features, double gflops[2], double *peak) {
   static struct subject subjects[2];
   double best[2] = {1e9, 1e9};
   prepare(&subjects[0], problem, PRODUCT_LIBRARY, rows, copies, features);
   prepare(&subjects[1], problem, PRODUCT_OWN, rows, copies, features);
   for (int repeat = 0; repeat < 40; repeat++) {
+    double reached = peak_gflops(features->isa);
+    if (reached > *peak) *peak = reached;
     for (int i = 0; i < 2; i++) {
       double seconds = seconds_of(&subjects[i], copies);
       if (seconds < best[i]) best[i] = seconds;
@@ -137,8 +177,8 @@ int main(int argc, char **argv) {
       {384, 384, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ADD}}, "bias+add"},
       {384, 1536, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ACT, .act = ACT_GELU_ERF}}, "bias+gelu"},
       {1536, 384, 2, {{.kind = EPI_BIAS}, {.kind = EPI_ADD}}, "bias+add"}};
-  printf("%s, %s, one thread, GFLOP/s of its CPU time\n%-24s %5s %9s %9s\n", features.brand,
-         dtype_name(dtype), "shape", "rows", "library", "own");
+  printf("%s, %s, one thread, GFLOP/s of its CPU time\n%-24s %5s %9s %9s %9s\n", features.brand,
+         dtype_name(dtype), "shape", "rows", "library", "own", "peak");
   for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
     struct linear_problem problem = {.n = shapes[s].n,
                                      .k = shapes[s].k,
@@ -149,10 +189,10 @@ int main(int argc, char **argv) {
     memcpy(problem.epilogue, shapes[s].epilogue, sizeof shapes[s].epilogue);
     for (int r = 0; r < n_rows; r++) {
       char name[64];
-      double gflops[2];
+      double gflops[2], peak = 0;
       snprintf(name, sizeof name, "%dx%d %s", problem.k, problem.n, shapes[s].name);
-      compare(&problem, rows[r], copies, &features, gflops);
-      printf("%-24s %5d %9.1f %9.1f\n", name, rows[r], gflops[0], gflops[1]);
+      compare(&problem, rows[r], copies, &features, gflops, &peak);
+      printf("%-24s %5d %9.1f %9.1f %9.1f\n", name, rows[r], gflops[0], gflops[1], peak);
     }
   }
   return 0;

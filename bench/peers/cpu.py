@@ -5,8 +5,9 @@ all in one interleaved run over the same real sentences (Debian's fortunes, 8 to
     arrival /s   ours: concurrency 16, as they come; peers: batches of 16 as they come, padded to the longest
     sorted /s    peers only: sorted by length first, the best that padding can do
 
-Each figure is the median of the rounds. The floor is oneDNN's own rate for the same products, from bench_plan, measured
-in the same run. Run by ./dev bench cpu.
+Each figure is the median of the rounds. The floor is the steps of the plan alone, from bench_plan, measured in the same
+run. A long run can be cut into pieces: --append adds rounds to those of the file, each piece interleaved and warmed up.
+Run by ./dev bench cpu.
 """
 import argparse
 import json
@@ -92,18 +93,20 @@ def floor(lengths, threads, options):
 
 
 def measure(runners, rounds):
-    for runner in runners:  # warm-up round, not counted
+    """A list of rounds for each runner."""
+    for runner in runners if rounds else []:  # warm-up round, not counted
         runner.round()
     results = {runner.name: [] for runner in runners}
     for number in range(rounds):
         for runner in runners:
             results[runner.name].append(runner.round())
         print(f"    round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-    medians = {}
-    for name, found in results.items():
-        medians[name] = {key: statistics.median(r[key] for r in found) if found[0][key] is not None else None
-                         for key in found[0]}
-    return medians
+    return results
+
+
+def medians_of(rounds):
+    return {name: {key: statistics.median(r[key] for r in found) if found[0][key] is not None else None
+                   for key in found[0]} for name, found in rounds.items() if found}
 
 
 def table(medians):
@@ -126,7 +129,8 @@ def ratios(medians, ours, bf16):
             "p50_vs_best": mine["p50_ms"] / min(row["p50_ms"] for row in peers.values())}
 
 
-def run_model(model, sequences, threads, rounds, peers, fp32_only):
+def run_model(model, sequences, threads, rounds, peers, fp32_only, with_floor, before):
+    """`before`: this model's part of an earlier piece of the run, or {}."""
     ids_file = os.path.join(WORK, f"{os.path.basename(model)}.ids.jsonl")
     with open(ids_file, "w") as file:
         file.writelines(json.dumps(sequence) + "\n" for sequence in sequences)
@@ -141,14 +145,19 @@ def run_model(model, sequences, threads, rounds, peers, fp32_only):
         if bf16:
             runners.append(Ours("fusewire_bf16", daemon, "minilm-bf16", ids_file, len(sequences)))
         runners += [Peer(name, model, threads, sequences) for name in peers if bf16 or not name.endswith("bf16")]
-        medians = measure(runners, rounds)
+        found = measure(runners, rounds)
         versions = {runner.name: runner.version for runner in runners}
         for runner in runners:
             runner.close()
-    lengths = [len(sequence) for sequence in sequences]
-    return {"sentences": len(sequences), "tokens": sum(lengths), "versions": versions, "medians": medians,
-            "ratios": {"fp32": ratios(medians, "fusewire", False), "bf16": ratios(medians, "fusewire_bf16", True)},
-            "floor": floor(lengths, threads, ["--base"] if names == "bert-base" else [])}
+    earlier = before.get("rounds", {})
+    found = {name: earlier.get(name, []) + found.get(name, []) for name in [*earlier, *found]}
+    medians, lengths = medians_of(found), [len(sequence) for sequence in sequences]
+    result = {**before, "sentences": len(sequences), "tokens": sum(lengths), "versions": {**before.get("versions", {}), **versions},
+              "medians": medians, "rounds": found,
+              "ratios": {"fp32": ratios(medians, "fusewire", False), "bf16": ratios(medians, "fusewire_bf16", True)}}
+    if with_floor:
+        result["floor"] = floor(lengths, threads, ["--base"] if names == "bert-base" else [])
+    return result
 
 
 def main():
@@ -159,6 +168,8 @@ def main():
     arguments.add_argument("--peers", default="torch,onnxruntime,onnxruntime_optimised,openvino,openvino_bf16")
     arguments.add_argument("--models", default="minilm,bert-base")
     arguments.add_argument("--fp32-only", action="store_true", help="leave bf16 out")
+    arguments.add_argument("--no-floor", action="store_true")
+    arguments.add_argument("--append", action="store_true", help="add to what is in the file: one more piece of the run")
     arguments.add_argument("--out", default=os.path.join(ROOT, "bench", "results", "cpu.json"))
     given = arguments.parse_args()
     os.makedirs(WORK, exist_ok=True)
@@ -172,12 +183,19 @@ def main():
         cpu = re.search(r"model name\s*:\s*(.*)", file.read()).group(1)
     result = {"date": time.strftime("%Y-%m-%d"), "cpu": cpu, "system": platform.platform(), "threads": given.threads,
               "models": {}}
+    if given.append:
+        with open(given.out) as file:
+            before = json.load(file)
+        if (before["cpu"], before["threads"]) != (cpu, given.threads):
+            raise SystemExit(f"{given.out} is of another machine or thread count")
+        result["models"] = before["models"]
     peers = [name for name in given.peers.split(",") if name]
     made_up = [[(7 * i + j) % 30000 + 1 for j in range(128)] for i in range(16)]
     work = {"minilm": (MINILM, sentences), "bert-base": ("bert-base", made_up)}
     for name in given.models.split(","):
         print(f"==> {name}", file=sys.stderr)
-        result["models"][name] = run_model(*work[name], given.threads, given.rounds, peers, given.fp32_only)
+        result["models"][name] = run_model(*work[name], given.threads, given.rounds, peers, given.fp32_only,
+                                             not given.no_floor, result["models"].get(name, {}))
         print(f"\n{name}: {result['models'][name]['sentences']} sequences, {result['models'][name]['tokens']} tokens\n")
         print(table(result["models"][name]["medians"]))
         print(json.dumps(result["models"][name]["ratios"], indent=1))
