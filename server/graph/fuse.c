@@ -2,13 +2,16 @@
 // that is legal, `auto` what of that pays (worth.c):
 //   1. products take the element-wise ops that follow them into their epilogue;
 //   2. products of one input whose results only feed one attention become one product;
-//   3. what is left runs as row programs, merged along producer-consumer edges.
+//   3. what is left runs as row programs, merged along producer-consumer edges, then with others
+//      that read the same tensor.
 // Legality is a matter of data flow (no group may need its own result from outside), of one
 // iteration space, and of the limits of epilogues and row programs. Every edge keeps its reason.
 #include "base/log.h"
 #include "graph/planner.h"
 
 #include <string.h>
+
+#define SIBLINGS_MAX 48 // readers of a tensor that are looked at in pairs
 
 static const char *const WHY_READERS =
     "the product's result has other readers, and a product writes one result";
@@ -343,6 +346,36 @@ static void merge_producers(struct planner *planner, int32_t index) {
   }
 }
 
+// The outputs that a group leads to. A batch that wants one of them only must not pay for others.
+static uint8_t leads_to(const struct planner *planner, const struct group *group) {
+  uint8_t outputs = 0;
+  for (int32_t node = group->head; node >= 0; node = planner->next[node])
+    outputs |= planner->leads_to[node];
+  return outputs;
+}
+
+static const char *sibling_refusal(struct planner *planner, int32_t first, int32_t second) {
+  const struct group *a = &planner->groups[first], *b = &planner->groups[second];
+  if (a->kind != GROUP_ROW || b->kind != GROUP_ROW || a->cols != b->cols) return "unlike";
+  if (leads_to(planner, a) != leads_to(planner, b)) return "for other outputs";
+  return merge_refusal(planner, first, second);
+}
+
+// Row groups that read one tensor and are not connected otherwise: together they read it once.
+static void merge_siblings(struct planner *planner, int32_t tensor) {
+  const struct tensor *t = &planner->graph->tensors[tensor];
+  if (t->kind == TENSOR_WEIGHT || t->kind == TENSOR_POSITIONS || t->cols == 1) return;
+  int32_t first = planner->reader_start[tensor], end = planner->reader_start[tensor + 1];
+  if (end - first > SIBLINGS_MAX) end = first + SIBLINGS_MAX;
+  for (int32_t i = first; i < end; i++)
+    for (int32_t j = i + 1; j < end; j++) {
+      int32_t a = planner->group_of[planner->readers[i]],
+              b = planner->group_of[planner->readers[j]];
+      if (a == b || planner->groups[a].cols != t->cols) continue;
+      if (!sibling_refusal(planner, a, b)) group_absorb(planner, a, b);
+    }
+}
+
 // ---- the whole ----
 static void group_single_nodes(struct planner *planner, bool fold) {
   for (int32_t n = 0; n < planner->graph->n_nodes; n++) {
@@ -367,6 +400,8 @@ static void group_on(struct planner *planner) {
     if (planner->live[n] && planner->group_of[n] < 0) row_group(planner, n);
   for (int32_t n = 0; n < n_nodes; n++)
     if (planner->live[n]) merge_producers(planner, n);
+  for (int32_t t = 0; t < planner->graph->n_tensors; t++)
+    merge_siblings(planner, t);
 }
 
 void planner_group(struct planner *planner) {

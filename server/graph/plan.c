@@ -139,6 +139,15 @@ static void index_readers(struct planner *planner) {
   memset(planner->slice_col, 0, (size_t)graph->n_tensors * sizeof *planner->slice_col);
 }
 
+static void find_outputs(struct planner *planner) {
+  for (int32_t n = planner->graph->n_nodes - 1; n >= 0; n--) {
+    int32_t tensor = planner->nodes[n].out;
+    planner->leads_to[n] = planner->wanted[tensor];
+    for (int32_t i = planner->reader_start[tensor]; i < planner->reader_start[tensor + 1]; i++)
+      planner->leads_to[n] |= planner->leads_to[planner->readers[i]];
+  }
+}
+
 // ---- the planner's arrays ----
 static void *array(size_t count, size_t bytes, bool *ok) {
   void *memory = calloc(count + 1, bytes);
@@ -157,6 +166,7 @@ enum status planner_init(struct planner *planner, const struct graph *graph) {
   planner->readers = array(nodes * NODE_MAX_INPUTS, sizeof *planner->readers, &ok);
   planner->wanted = array(tensors, sizeof *planner->wanted, &ok);
   planner->live = array(nodes, sizeof *planner->live, &ok);
+  planner->leads_to = array(nodes, sizeof *planner->leads_to, &ok);
   planner->groups = array(nodes, sizeof *planner->groups, &ok);
   planner->group_of = array(nodes, sizeof *planner->group_of, &ok);
   planner->next = array(nodes, sizeof *planner->next, &ok);
@@ -176,6 +186,7 @@ enum status planner_init(struct planner *planner, const struct graph *graph) {
     resolve_views(planner);
     find_live(planner, tensor_live);
     index_readers(planner);
+    find_outputs(planner);
   }
   free(tensor_live);
   return ok ? STATUS_OK
@@ -190,6 +201,7 @@ void planner_deinit(struct planner *planner) {
   free(planner->readers);
   free(planner->wanted);
   free(planner->live);
+  free(planner->leads_to);
   free(planner->groups);
   free(planner->group_of);
   free(planner->next);

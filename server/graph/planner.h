@@ -52,8 +52,9 @@ struct planner {
   int32_t *producer;  // [n_tensors] node, or -1
   // Nodes that read tensor t, once an operand: readers[reader_start[t] .. reader_start[t + 1])
   int32_t *reader_start, *readers;
-  uint8_t *wanted; // [n_tensors] mask of signature outputs that this tensor is
-  bool *live;      // [n_nodes] leads to an output and is no view
+  uint8_t *wanted;   // [n_tensors] mask of signature outputs that this tensor is
+  bool *live;        // [n_nodes] leads to an output and is no view
+  uint8_t *leads_to; // [n_nodes] mask of signature outputs
 
   // groups
   struct group *groups; // [n_groups]

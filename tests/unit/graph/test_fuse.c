@@ -327,6 +327,32 @@ static void intermediate_with_other_readers_is_written_as_well(void **state) {
   bench_end(&b);
 }
 
+// Two branches of one input meet in a product each: together they read it once. Of different
+// outputs they stay apart, since a request may want one of them only.
+static void branches_that_read_one_tensor_share_a_program(void **state) {
+  (void)state;
+  for (int meet = 0; meet < 2; meet++) {
+    struct bench b;
+    bench_begin(&b);
+    int32_t x = maker_input(&b.m, ROWS_TOKENS, 8);
+    int32_t left = maker_linear(&b.m, maker_unary(&b.m, OP_GELU, x), 4, false);
+    int32_t right = maker_linear(&b.m, maker_layer_norm(&b.m, x), 4, false);
+    if (meet) {
+      output_add(&b.graph, maker_binary(&b.m, OP_ADD, left, right));
+      bench_plan(&b);
+      EXPECT_STEPS(&b, "gelu+layer_norm", "linear", "linear+add");
+      assert_int_equal(b.plan->steps[0].n_out, 2);
+      assert_int_equal(b.plan->steps[0].row.n_inputs, 3); // x once, gamma, beta
+    } else {
+      output_add(&b.graph, left);
+      output_add(&b.graph, right);
+      bench_plan(&b);
+      assert_int_equal(b.plan->n_steps, 4);
+    }
+    bench_end(&b);
+  }
+}
+
 static void reductions_of_unlike_width_do_not_share_a_program(void **state) {
   (void)state;
   struct bench b;
@@ -541,6 +567,7 @@ int main(void) {
       cmocka_unit_test(key_that_is_also_an_output_keeps_its_own_product),
       cmocka_unit_test(tree_of_element_wise_ops_and_norms_is_one_program),
       cmocka_unit_test(intermediate_with_other_readers_is_written_as_well),
+      cmocka_unit_test(branches_that_read_one_tensor_share_a_program),
       cmocka_unit_test(reductions_of_unlike_width_do_not_share_a_program),
       cmocka_unit_test(embedding_sum_and_norm_is_one_gather_program),
       cmocka_unit_test(two_embeddings_by_one_index_read_it_once),
