@@ -250,29 +250,67 @@ static enum status build(struct planner *planner) {
   return error_set(planner->err, status, "out of memory while planning");
 }
 
-enum status plan_build(const struct graph *graph, enum fusion_mode mode,
-                       const struct plan_caps *caps, const struct plan_limits *limits,
-                       struct plan **out, struct error *err) {
-  *out = NULL;
-  enum status status = check_request(graph, caps, limits, err);
-  if (status != STATUS_OK) return status;
+static struct plan *plan_begin(const struct planner *planner) {
   struct plan *plan = calloc(1, sizeof *plan);
-  if (!plan) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
-  plan->mode = mode;
+  if (!plan) return NULL;
+  const struct plan_caps *caps = planner->caps;
+  const struct plan_limits *limits = &planner->limits;
+  plan->mode = planner->mode;
   plan->limits = *limits;
   plan->batch = batch_of(caps->usual_tokens > 0 ? caps->usual_tokens : limits->max_tokens,
                          limits->max_seqlen);
   plan->rates = caps->rates.copy > 0 ? caps->rates
                 : caps->row_chains   ? device_rates_cpu(1)
                                      : device_rates_gpu();
+  return plan;
+}
+
+// The same with some results computed more than once, if that is better.
+static enum status build_again(struct planner *first) {
+  struct again_graph again;
+  enum status status = planner_recompute(first, &again);
+  if (status != STATUS_OK) return error_set(first->err, status, "out of memory while planning");
+  if (again.graph.n_nodes == 0) return STATUS_OK;
+  struct planner second = {.graph = &again.graph,
+                           .mode = first->mode,
+                           .caps = first->caps,
+                           .limits = first->limits,
+                           .err = first->err};
+  second.plan = plan_begin(&second);
+  status = second.plan
+               ? build(&second)
+               : error_set(first->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
+  planner_deinit(&second);
+  if (status == STATUS_OK &&
+      planner_recompute_pays(second.plan, first->plan, first->graph->n_tensors)) {
+    planner_recompute_name(second.plan, &again);
+    plan_free(first->plan);
+    first->plan = second.plan;
+  } else {
+    plan_free(second.plan);
+  }
+  again_graph_deinit(&again);
+  return status;
+}
+
+enum status plan_build(const struct graph *graph, enum fusion_mode mode,
+                       const struct plan_caps *caps, const struct plan_limits *limits,
+                       struct plan **out, struct error *err) {
+  *out = NULL;
+  enum status status = check_request(graph, caps, limits, err);
+  if (status != STATUS_OK) return status;
   struct planner planner = {
-      .graph = graph, .mode = mode, .caps = caps, .limits = *limits, .err = err, .plan = plan};
+      .graph = graph, .mode = mode, .caps = caps, .limits = *limits, .err = err};
+  planner.plan = plan_begin(&planner);
+  if (!planner.plan)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
   status = build(&planner);
+  if (status == STATUS_OK && mode == FUSION_AUTO) status = build_again(&planner);
   planner_deinit(&planner);
   if (status == STATUS_OK)
-    *out = plan;
+    *out = planner.plan;
   else
-    plan_free(plan);
+    plan_free(planner.plan);
   return status;
 }
 

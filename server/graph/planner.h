@@ -96,6 +96,21 @@ const char *planner_merge_worth(struct planner *planner, const struct group *a,
 
 bool planner_is_worth_reason(const char *reason);
 
+// recompute.c: FUSION_AUTO. A copy of the graph in which cheap results that several kernels read
+// are computed in each of them, and what its nodes and tensors are in the graph itself.
+#define AGAIN_MAX 64 // such results of one graph
+struct again_graph {
+  struct graph graph;
+  int32_t *node_of, *tensor_of;
+};
+// Once the plan is made. No nodes: nothing of that kind pays.
+MUST_USE enum status planner_recompute(struct planner *planner, struct again_graph *out);
+void again_graph_deinit(struct again_graph *again);
+// Is the plan of the copy, whose first n_tensors are the graph's own, better than the graph's own?
+bool planner_recompute_pays(const struct plan *again, const struct plan *once, int32_t n_tensors);
+// Nodes and tensors in the plan of the copy become those of the graph.
+void planner_recompute_name(struct plan *plan, const struct again_graph *again);
+
 // schedule.c: groups in an order in which inputs come first.
 MUST_USE enum status planner_order(struct planner *planner);
 // schedule.c: every edge and its reason into the plan; after placement, which is a reason too.
@@ -109,7 +124,7 @@ MUST_USE enum status planner_place(struct planner *planner);
 // work.c: nodes that one kernel runs, or might.
 struct node_set {
   int32_t nodes[2 * STEP_MAX_NODES];
-  int n;
+  int n, n_silent; // the first n_silent write nothing
 };
 void node_set_add(struct node_set *set, int32_t node);
 void node_set_group(const struct planner *planner, const struct group *group, struct node_set *set);
@@ -120,6 +135,8 @@ void planner_pair(struct planner *planner, const struct node_set *first,
 // The row values that the program of a row group holds (with `other`, unless NULL), into `work`.
 void planner_live_values(const struct planner *planner, const struct group *group,
                          const struct group *other, struct kernel_work *work);
+// Does the tensor stay in a tile between two kernels of a chain?
+bool planner_stays_in_tile(const struct planner *planner, int32_t tensor);
 // Fills the works of a decision about the edge that carries `tensor`, once groups are settled.
 void planner_weigh(struct planner *planner, struct decision *decision, int32_t tensor);
 // traffic.c

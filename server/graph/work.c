@@ -88,7 +88,7 @@ static bool is_row_local(const struct node *node) {
 
 // Does the tensor stay in a tile between two kernels of a chain? Known once memory is laid out;
 // before, when both ends work row by row and it takes no more than half a tile.
-static bool stays_in_tile(const struct planner *planner, int32_t tensor) {
+bool planner_stays_in_tile(const struct planner *planner, int32_t tensor) {
   const struct tensor *t = &planner->graph->tensors[tensor];
   int32_t producer = planner->producer[tensor];
   const struct buffer *buffer = &planner->buffers[planner->buffer_of[tensor]];
@@ -118,7 +118,7 @@ static void read_tensor(struct planner *planner, const struct node *node, int i,
   bool positions = t->kind == TENSOR_POSITIONS; // each gather looks at them
   if (planner->tensor_seen[tensor] == planner->seen_mark && !positions) return;
   planner->tensor_seen[tensor] = planner->seen_mark;
-  if (stays_in_tile(planner, tensor)) return;
+  if (planner_stays_in_tile(planner, tensor)) return;
   if (t->kind == TENSOR_WEIGHT) {
     work->traffic.read.fixed += bytes * t->n_rows;
     return;
@@ -214,7 +214,8 @@ struct kernel_work planner_work(struct planner *planner, const struct node_set *
     work.rows = out->rows;
     for (int in = 0; in < node->n_in; in++)
       read_tensor(planner, node, in, out->rows, &work);
-    if (is_read_outside(planner, node->out) && !stays_in_tile(planner, node->out))
+    if (i >= set->n_silent && is_read_outside(planner, node->out) &&
+        !planner_stays_in_tile(planner, node->out))
       rate_add(&work.traffic.write, out->rows, (double)out->cols * (double)dtype_bytes(out->dtype));
     add_node(planner, set->nodes[i], &work);
   }
@@ -270,7 +271,7 @@ void planner_pair(struct planner *planner, const struct node_set *first,
     bool goes_on = false;
     for (int32_t r = planner->reader_start[tensor]; r < planner->reader_start[tensor + 1]; r++)
       goes_on = goes_on || in_set(planner, planner->readers[r]);
-    if (!goes_on || stays_in_tile(planner, tensor)) continue;
+    if (!goes_on || planner_stays_in_tile(planner, tensor)) continue;
     double bytes = (double)t->cols * (double)dtype_bytes(t->dtype);
     rate_add(&works[0].hot_write, t->rows, bytes);
     rate_add(&works[1].hot_read, t->rows, bytes);

@@ -95,7 +95,9 @@ static inline void check_coverage(const struct plan_checker *c) {
   }
   for (int32_t n = 0; n < graph->n_nodes; n++) {
     int expected = graph->nodes[n].op != OP_IDENTITY && live[graph->nodes[n].out];
-    if (count[n] != expected)
+    bool again = c->plan->mode == FUSION_AUTO && expected && count[n] > 1 &&
+                 op_def_get(graph->nodes[n].op)->cls == OPC_ROW;
+    if (count[n] != expected && !again)
       fail_msg("%s: node %d runs %d times, expected %d", c->what, n, count[n], expected);
   }
   free(live), free(count);

@@ -184,6 +184,34 @@ static void row_values_that_do_not_fit(void **state) {
   }
 }
 
+// ---- other readers ----
+// h = f(x) feeds a norm and a product, and what comes of these meets h again: one kernel cannot do
+// it all. Where f is cheap, h is computed a second time instead of being written and read.
+static void result_with_other_readers_is_written_or_computed_again(void **state) {
+  (void)state;
+  for (int yes = 0; yes < 2; yes++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.rates.vector = yes ? 10e12 : 0.5e12;
+    int32_t x = maker_input(&b.m, ROWS_TOKENS, 512), h = maker_unary(&b.m, OP_GELU, x);
+    int32_t y = maker_linear(&b.m, maker_layer_norm(&b.m, h), 512, false);
+    output_add(&b.graph, maker_binary(&b.m, OP_MUL, maker_layer_norm(&b.m, y), h));
+    bench_plan(&b, 1 << 17);
+    assert_int_equal(b.plan->n_steps, 3);
+    const struct step *last = &b.plan->steps[2];
+    assert_int_equal(b.plan->steps[0].n_out, yes ? 1 : 2);
+    assert_int_equal(last->n_nodes, yes ? 3 : 2);
+    bool said = false, activates = false;
+    for (int i = 0; i < last->n_nodes; i++)
+      activates = activates || b.graph.nodes[last->nodes[i]].op == OP_GELU;
+    assert_int_equal(activates, yes);
+    for (int32_t i = 0; i < b.plan->n_decisions; i++)
+      said = said || strstr(b.plan->decisions[i].reason, "computed again");
+    assert_int_equal(said, yes);
+    bench_end(&b);
+  }
+}
+
 // ---- measurements ----
 // The same product and activation, which the model would fuse: a table decides against it or for it
 // where it has the shape, and says nothing about others.
@@ -263,6 +291,7 @@ int main(void) {
       cmocka_unit_test(arithmetic_that_the_saved_bytes_do_not_pay),
       cmocka_unit_test(intermediate_that_stays_in_the_cache),
       cmocka_unit_test(row_values_that_do_not_fit),
+      cmocka_unit_test(result_with_other_readers_is_written_or_computed_again),
       cmocka_unit_test(measurement_wins_over_the_model),
       cmocka_unit_test(encoder_comes_out_as_on),
       cmocka_unit_test(decisions_are_the_same_every_time),
