@@ -8,6 +8,8 @@
   10000 // 1000 idle frames: other servers stop at about as many empty DATA frames
 #define MAX_RESETS 200
 #define RESET_WINDOW_NS (60 * NS_PER_S)
+#define CANCEL_NS (NS_PER_S / 10000) // 10,000 a second for ever,
+#define CANCEL_BURST 10000           // and as many at once
 #define MAX_HEADER_FLOODS 16
 
 bool guard_ping(struct guard *guard, int64_t now_ns, bool open_calls) {
@@ -30,6 +32,12 @@ bool guard_reset_sent(struct guard *guard, int64_t now_ns) {
     guard->resets = 0;
   }
   return ++guard->resets > MAX_RESETS;
+}
+
+bool guard_cancelled(struct guard *guard, int64_t now_ns) {
+  if (guard->cancel_empty_ns < now_ns) guard->cancel_empty_ns = now_ns;
+  guard->cancel_empty_ns += CANCEL_NS;
+  return guard->cancel_empty_ns - now_ns > CANCEL_BURST * CANCEL_NS;
 }
 
 bool guard_header_flood(struct guard *guard) {

@@ -13,7 +13,8 @@ struct guard {
   int64_t last_ping_ns; // of the last valid ping; 0: none since we last sent something
   uint32_t resets;      // RST_STREAM we had to send in this window
   int64_t resets_since_ns;
-  uint32_t header_floods; // calls whose header list was far over the limit
+  int64_t cancel_empty_ns; // the bucket of the client's own resets is full this long after
+  uint32_t header_floods;  // calls whose header list was far over the limit
 };
 
 // Weights. A thousand open calls may each raise their window in one read; an empty DATA frame has
@@ -25,6 +26,9 @@ bool guard_ping(struct guard *guard, int64_t now_ns, bool open_calls); // too ma
 bool guard_idle_frame(struct guard *guard,
                       uint32_t weight); // empty DATA, SETTINGS, PRIORITY, WINDOW_UPDATE
 bool guard_reset_sent(struct guard *guard, int64_t now_ns); // "made you reset"
+// The client reset a call. Clients with short deadlines do that thousands of times a second and
+// cost little, since a reset call leaves every queue at once (grpc-node#2872, envoy#30882).
+bool guard_cancelled(struct guard *guard, int64_t now_ns);
 bool guard_header_flood(struct guard *guard);
 void guard_sent(struct guard *guard);   // HEADERS or DATA left: pings are legitimate again
 void guard_useful(struct guard *guard); // a whole message came, or DATA left

@@ -181,13 +181,18 @@ void h2_goaway(struct h2 *h2, uint32_t code, const char *text) {
 
 void h2_drain(struct h2 *h2, int64_t now_ns) {
   if (h2->dead || h2->closing || h2->drain != DRAIN_NO) return;
-  h2->drain = DRAIN_NOTICED;
+  h2->drain = DRAIN_BEGUN;
   h2->drain_since_ns = now_ns;
   // A connection that never said anything is owed nothing.
-  if (!h2->fed || nghttp2_submit_shutdown_notice(h2->session) != 0 ||
-      nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, drain_ping) != 0)
-    h2->dead = true;
+  if (!h2->fed || nghttp2_submit_shutdown_notice(h2->session) != 0) h2->dead = true;
   h2->rpc->dirty(h2->owner);
+}
+
+// nghttp2 lets a PING overtake a GOAWAY. Its answer is to say that the peer has seen the notice.
+void h2_goaway_left(struct h2 *h2) {
+  if (h2->drain != DRAIN_BEGUN) return;
+  h2->drain = DRAIN_NOTICED;
+  if (nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, drain_ping) != 0) h2->dead = true;
 }
 
 static void drain_final(struct h2 *h2) {
@@ -239,7 +244,8 @@ void h2_tick(struct h2 *h2, int64_t now_ns) {
               "headers not finished within limits.handshake_timeout");
   else if (h2->n_answers > 0 && passed(h2->sent_ns, UNREAD_MS, now_ns))
     h2_goaway(h2, NGHTTP2_ENHANCE_YOUR_CALM, "answers are not read");
-  else if (h2->drain == DRAIN_NOTICED && now_ns - h2->drain_since_ns > DRAIN_PING_WAIT_NS)
+  else if ((h2->drain == DRAIN_BEGUN || h2->drain == DRAIN_NOTICED) &&
+           now_ns - h2->drain_since_ns > DRAIN_PING_WAIT_NS)
     drain_final(h2);
   else if (h2->drain == DRAIN_NO && h2->n_calls == 0 &&
            passed(h2->idle_since_ns, limits->idle_timeout_ms, now_ns))

@@ -310,6 +310,10 @@ int h2_on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void 
     h2->settings_seen = true;
     idle_frame(h2, GUARD_IDLE_FRAME);
     return 0;
+  case NGHTTP2_RST_STREAM:
+    if (guard_cancelled(&h2->guard, h2->now_ns))
+      h2_goaway(h2, NGHTTP2_ENHANCE_YOUR_CALM, "too many calls are reset");
+    return 0;
   case NGHTTP2_PRIORITY:
     idle_frame(h2, GUARD_IDLE_FRAME);
     return 0;

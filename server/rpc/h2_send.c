@@ -210,6 +210,7 @@ int h2_on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void 
     reset_left(h2, frame->rst_stream.error_code);
     return 0;
   case NGHTTP2_GOAWAY:
+    h2_goaway_left(h2);
     h2->last_word = h2->closing && frame->goaway.error_code != NGHTTP2_NO_ERROR; // not the drain's
     atomic_fetch_add_explicit(&rpc_metrics.goaways_sent, 1, memory_order_relaxed);
     return 0;

@@ -77,7 +77,7 @@ struct header_block {
   char path[PATH_KEPT_BYTES]; // beginning of an unknown path, for the error text
 };
 
-enum drain_state { DRAIN_NO, DRAIN_NOTICED, DRAIN_FINAL };
+enum drain_state { DRAIN_NO, DRAIN_BEGUN, DRAIN_NOTICED, DRAIN_FINAL }; // noticed: the PING too
 
 struct h2 {
   struct rpc *rpc;
@@ -105,6 +105,7 @@ struct h2 {
 };
 
 // h2.c
+void h2_goaway_left(struct h2 *h2);
 void h2_ping_answered(struct h2 *h2, const uint8_t opaque[8]);
 
 // h2_recv.c

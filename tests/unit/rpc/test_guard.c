@@ -60,12 +60,24 @@ static void provoked_resets_are_counted_by_the_minute(void **state) {
   assert_true(over);
 }
 
+static void five_thousand_cancels_a_second_are_honest(void **state) {
+  (void)state;
+  struct guard guard = {0};
+  for (int i = 0; i < 300000; i++) // a minute
+    assert_false(guard_cancelled(&guard, NOW + i * (NS_PER_S / 5000)));
+  int n = 0;
+  while (!guard_cancelled(&guard, NOW + 100 * NS_PER_S))
+    n++;
+  assert_int_equal(n, 10000);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(pings_on_an_idle_connection_are_struck_after_three),
       cmocka_unit_test(ping_after_each_answer_is_never_a_strike),
       cmocka_unit_test(keepalive_every_five_minutes_is_allowed_with_open_calls_only),
       cmocka_unit_test(idle_frames_are_forgiven_by_useful_traffic),
+      cmocka_unit_test(five_thousand_cancels_a_second_are_honest),
       cmocka_unit_test(provoked_resets_are_counted_by_the_minute),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
