@@ -3,8 +3,11 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define BACKLOG 1024 // the kernel cuts it to somaxconn
@@ -42,11 +45,12 @@ static bool split(const char *address, struct host_port *out) {
   return true;
 }
 
-static int bind_one(const struct addrinfo *info) {
+static int bind_one(const struct addrinfo *info, bool shared) {
   int fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
   int on = 1, saved;
   if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+      (!shared || setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on) == 0) &&
       bind(fd, info->ai_addr, info->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
     return fd;
   saved = errno;
@@ -66,11 +70,14 @@ static int bound_port(int fd) {
   return ntohs(bound.any.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
 }
 
-enum status address_listen(const char *address, int *fd, int *port, struct error *err) {
+enum status address_listen(const char *address, bool shared, int port_0, int *fd, int *port,
+                           struct error *err) {
   struct host_port parts;
   if (!split(address, &parts))
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "address '%s': expected host:port, [ipv6]:port or :port", address);
+  if (port_0 > 0 && strtol(parts.port, NULL, 10) == 0)
+    snprintf(parts.port, sizeof parts.port, "%u", (unsigned)port_0 & 0xFFFFU);
   struct addrinfo hints = {
       .ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC};
   if (parts.host[0] == 0) hints.ai_family = AF_INET;
@@ -80,7 +87,7 @@ enum status address_listen(const char *address, int *fd, int *port, struct error
     return error_set(err, STATUS_INVALID_ARGUMENT, "address '%s': %s", address, gai_strerror(rv));
   *fd = -1;
   for (const struct addrinfo *info = found; info && *fd < 0; info = info->ai_next)
-    *fd = bind_one(info);
+    *fd = bind_one(info, shared);
   int saved = errno;
   freeaddrinfo(found);
   if (*fd < 0)
@@ -89,4 +96,33 @@ enum status address_listen(const char *address, int *fd, int *port, struct error
         "cannot listen on '%s': %s", address, strerror(saved));
   *port = bound_port(*fd);
   return STATUS_OK;
+}
+
+// A socket that nobody listens on any more is what a killed server leaves behind.
+static bool remove_dead(const struct sockaddr_un *at) {
+  struct stat there;
+  if (lstat(at->sun_path, &there) != 0) return errno == ENOENT;
+  if (!S_ISSOCK(there.st_mode)) return false;
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  bool dead = connect(fd, (const struct sockaddr *)at, sizeof *at) != 0 && errno == ECONNREFUSED;
+  close(fd);
+  return dead && unlink(at->sun_path) == 0;
+}
+
+enum status address_listen_unix(const char *path, int *fd, struct error *err) {
+  struct sockaddr_un at = {.sun_family = AF_UNIX};
+  if (strlen(path) >= sizeof at.sun_path)
+    return error_set(err, STATUS_INVALID_ARGUMENT, "server.unix: '%s' is longer than %zu bytes",
+                     path, sizeof at.sun_path - 1);
+  strcpy(at.sun_path, path);
+  if (!remove_dead(&at))
+    return error_set(err, STATUS_UNAVAILABLE, "server.unix: '%s' is in use or no socket", path);
+  *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (*fd >= 0 && bind(*fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(*fd, BACKLOG) == 0)
+    return STATUS_OK;
+  int saved = errno;
+  if (*fd >= 0) close(*fd);
+  *fd = -1;
+  return error_set(err, STATUS_UNAVAILABLE, "cannot listen on '%s': %s", path, strerror(saved));
 }

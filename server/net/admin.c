@@ -96,7 +96,7 @@ enum status admin_open(struct net *net, struct error *err) {
   const char *address = net->options.admin;
   if (!address || address[0] == 0) return STATUS_OK;
   int fd;
-  enum status status = address_listen(address, &fd, &net->admin.port, err);
+  enum status status = address_listen(address, false, 0, &fd, &net->admin.port, err);
   if (status != STATUS_OK) return status;
   sigset_t all, before;
   sigfillset(&all);

@@ -8,8 +8,9 @@
 
 #define READ_BYTES (256 * 1024) // also the most one connection gets of a loop's turn
 #define MAX_IOV 256
-#define WRITES_PER_TURN 8        // then the others' turn, however fast this peer reads
-#define LINGER_NS NS_PER_S       // for the peer to read our last words and close
+#define MAX_BACKLOG_BYTES (256 * 1024) // of cipher text: the peer makes us answer and does not read
+#define WRITES_PER_TURN 8              // then the others' turn, however fast this peer reads
+#define LINGER_NS NS_PER_S             // for the peer to read our last words and close
 #define KEEPALIVE_S 120          // TCP's own: the kernel notices a peer that is gone without a word
 #define STUCK_NS (60 * NS_PER_S) // a write without progress: the peer reads nothing any more
 
@@ -19,6 +20,7 @@ static void on_closed(uv_handle_t *handle) {
   struct conn *conn = (struct conn *)handle;
   struct loop *loop = conn->loop;
   if (conn->h2) h2_close(conn->h2); // every write callback has been called by now
+  tls_close(conn->tls);
   if (conn->dirty)
     for (struct conn **at = &loop->dirty; *at; at = &(*at)->next_dirty)
       if (*at == conn) {
@@ -76,7 +78,10 @@ static void on_written(uv_write_t *request, int status) {
     return;
   }
   atomic_fetch_add_explicit(&rpc_metrics.bytes_out, conn->write_bytes, memory_order_relaxed);
-  h2_sent(conn->h2, conn->write_bytes);
+  if (conn->tls)
+    tls_sent(conn->tls, conn->write_bytes);
+  else
+    h2_sent(conn->h2, conn->write_bytes);
   conn_mark_dirty(conn);
 }
 
@@ -89,10 +94,7 @@ static size_t total_bytes(const struct iovec *iov, int n) {
 
 // The socket is full: libuv goes on when it can be written again. The slices stay in the queue
 // until then.
-static void write_rest(struct conn *conn) {
-  struct iovec iov[MAX_IOV];
-  int n = h2_pull(conn->h2, iov, MAX_IOV);
-  if (n == 0) return;
+static void write_later(struct conn *conn, const struct iovec *iov, int n) {
   conn->write_bytes = total_bytes(iov, n);
   conn->writing = true;
   conn->stuck_since_ns = clock_now_ns();
@@ -105,23 +107,64 @@ static void write_rest(struct conn *conn) {
 }
 _Static_assert(sizeof(struct iovec) == sizeof(uv_buf_t), "on Linux a uv_buf_t is an iovec");
 
-static void write_all(struct conn *conn) {
+// Bytes that went at once; -1: the connection is gone.
+static ssize_t write_now(struct conn *conn, const struct iovec *iov, int n) {
+  int rv = uv_try_write((uv_stream_t *)&conn->tcp, (const uv_buf_t *)iov, (unsigned)n);
+  if (rv < 0 && rv != UV_EAGAIN) {
+    conn_abort(conn);
+    return -1;
+  }
+  ssize_t sent = rv > 0 ? rv : 0;
+  atomic_fetch_add_explicit(&rpc_metrics.bytes_out, (uint64_t)sent, memory_order_relaxed);
+  return sent;
+}
+
+static void write_clear(struct conn *conn) {
   struct iovec iov[MAX_IOV];
   for (int i = 0; i < WRITES_PER_TURN; i++) {
     int n = h2_pull(conn->h2, iov, MAX_IOV);
     if (n == 0) return;
-    size_t bytes = total_bytes(iov, n);
-    int rv = uv_try_write((uv_stream_t *)&conn->tcp, (const uv_buf_t *)iov, (unsigned)n);
-    if (rv < 0 && rv != UV_EAGAIN) {
-      conn_abort(conn);
+    ssize_t sent = write_now(conn, iov, n);
+    if (sent < 0) return;
+    h2_sent(conn->h2, (size_t)sent);
+    if ((size_t)sent < total_bytes(iov, n)) break;
+  }
+  int n = h2_pull(conn->h2, iov, MAX_IOV);
+  if (n > 0) write_later(conn, iov, n);
+}
+
+// False: nothing more to encrypt.
+static bool encrypt_some(struct conn *conn) {
+  struct iovec iov[MAX_IOV];
+  if (!tls_ready(conn->tls)) return false;
+  int n = h2_pull(conn->h2, iov, MAX_IOV);
+  if (n == 0) {
+    if (h2_finished(conn->h2)) tls_goodbye(conn->tls);
+    return tls_output(conn->tls).bytes > 0;
+  }
+  size_t taken = tls_write(conn->tls, iov, n);
+  if (taken == 0) conn_abort(conn);
+  h2_sent(conn->h2, taken);
+  return taken > 0;
+}
+
+static void write_tls(struct conn *conn) {
+  for (int i = 0; i < WRITES_PER_TURN || tls_output(conn->tls).bytes > 0; i++) {
+    struct slice out = tls_output(conn->tls);
+    if (out.bytes == 0 && !encrypt_some(conn)) return;
+    out = tls_output(conn->tls);
+    struct iovec iov = {(uint8_t *)(uintptr_t)out.data, out.bytes};
+    ssize_t sent = write_now(conn, &iov, 1);
+    if (sent < 0) return;
+    tls_sent(conn->tls, (size_t)sent);
+    if ((size_t)sent < out.bytes) {
+      out = tls_output(conn->tls);
+      iov = (struct iovec){(uint8_t *)(uintptr_t)out.data, out.bytes};
+      write_later(conn, &iov, 1);
       return;
     }
-    size_t sent = rv > 0 ? (size_t)rv : 0;
-    atomic_fetch_add_explicit(&rpc_metrics.bytes_out, sent, memory_order_relaxed);
-    h2_sent(conn->h2, sent);
-    if (sent < bytes) break;
   }
-  write_rest(conn);
+  conn_mark_dirty(conn); // more to encrypt in the next turn
 }
 
 // ---- read ----
@@ -135,6 +178,29 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer) {
   *buffer = uv_buf_init((char *)conn->loop->read_buffer, again ? 0 : READ_BYTES);
 }
 
+// A client that breaks TLS is told so, if it has not said anything else yet.
+static void tls_failed(struct conn *conn) {
+  if (tls_error(conn->tls)[0]) log_warn("tls", "connection ended: %s", tls_error(conn->tls));
+  h2_lost(conn->h2);
+  struct slice alert = tls_output(conn->tls);
+  struct iovec iov = {(uint8_t *)(uintptr_t)alert.data, alert.bytes};
+  if (!conn->writing && alert.bytes > 0 && write_now(conn, &iov, 1) < 0) return;
+  half_close(conn);
+}
+
+static void feed_cipher(struct conn *conn, const uint8_t *data, size_t bytes, int64_t now_ns) {
+  uint8_t *plain = conn->loop->plain;
+  tls_feed(conn->tls, data, bytes);
+  for (ssize_t n; (n = tls_read(conn->tls, plain, PLAIN_BYTES)) != 0;) {
+    if (n < 0) {
+      tls_failed(conn);
+      return;
+    }
+    h2_feed(conn->h2, plain, (size_t)n, now_ns);
+  }
+  conn_mark_dirty(conn);
+}
+
 static void on_read(uv_stream_t *stream, ssize_t bytes, const uv_buf_t *buffer) {
   struct conn *conn = stream->data;
   if (bytes == 0 || bytes == UV_ENOBUFS) return; // EAGAIN; the others' turn
@@ -146,11 +212,15 @@ static void on_read(uv_stream_t *stream, ssize_t bytes, const uv_buf_t *buffer) 
   atomic_fetch_add_explicit(&rpc_metrics.bytes_in, (uint64_t)bytes, memory_order_relaxed);
   int64_t now_ns = clock_now_ns();
   spin_came(&conn->loop->spin, (size_t)bytes, now_ns);
-  h2_feed(conn->h2, (const uint8_t *)buffer->base, (size_t)bytes, now_ns);
+  if (conn->tls)
+    feed_cipher(conn, (const uint8_t *)buffer->base, (size_t)bytes, now_ns);
+  else
+    h2_feed(conn->h2, (const uint8_t *)buffer->base, (size_t)bytes, now_ns);
 }
 
 static void update_reading(struct conn *conn) {
-  bool want = conn->half_closed || h2_want_read(conn->h2);
+  bool want = conn->half_closed || (h2_want_read(conn->h2) &&
+                                    (!conn->tls || tls_backlog(conn->tls) < MAX_BACKLOG_BYTES));
   if (want == conn->reading) return;
   conn->reading = want;
   if (!want)
@@ -163,7 +233,17 @@ static void update_reading(struct conn *conn) {
 
 static void conn_flush(struct conn *conn) {
   if (conn->closing) return;
-  if (!conn->writing && !conn->half_closed) write_all(conn);
+  // What h2 has to say to a client that never finished its handshake cannot be said.
+  if (conn->tls && !tls_ready(conn->tls) && !conn->half_closed && !h2_want_read(conn->h2)) {
+    conn_abort(conn);
+    return;
+  }
+  if (!conn->writing && !conn->half_closed) {
+    if (conn->tls)
+      write_tls(conn);
+    else
+      write_clear(conn);
+  }
   if (!conn->closing && !conn->writing && !conn->half_closed && h2_finished(conn->h2))
     half_close(conn);
   if (!conn->closing) update_reading(conn);
@@ -184,8 +264,8 @@ void conn_tick(struct conn *conn, int64_t now_ns) {
   bool stuck = conn->stuck_since_ns != 0 && now_ns - conn->stuck_since_ns > STUCK_NS;
   if (waited_enough || stuck)
     conn_abort(conn);
-  else if (!conn->half_closed)
-    h2_tick(conn->h2, now_ns);
+  else if (!conn->half_closed && !h2_tick(conn->h2, now_ns))
+    conn_abort(conn);
 }
 
 // ---- begin ----
@@ -198,7 +278,19 @@ static void link_conn(struct loop *loop, struct conn *conn) {
   loop->n_conns++;
 }
 
-void conn_open(struct loop *loop, int fd) {
+static bool tune(struct conn *conn) {
+  return uv_tcp_nodelay(&conn->tcp, 1) == 0 && uv_tcp_keepalive(&conn->tcp, 1, KEEPALIVE_S) == 0;
+}
+
+static bool open_tls(struct conn *conn, int64_t now_ns) {
+  struct tls_server *server = conn->loop->tls;
+  if (!server) return true;
+  tls_server_refresh(server, now_ns);
+  return tls_open(server, &conn->tls) == STATUS_OK;
+}
+
+// libuv takes any stream socket for a TCP one, but for the options that only TCP has.
+void conn_open(struct loop *loop, int fd, bool local) {
   struct conn *conn = calloc(1, sizeof *conn);
   if (!conn || uv_tcp_init(&loop->uv, &conn->tcp) != 0) {
     free(conn);
@@ -215,7 +307,7 @@ void conn_open(struct loop *loop, int fd) {
     return;
   }
   int64_t now_ns = clock_now_ns();
-  if (uv_tcp_nodelay(&conn->tcp, 1) != 0 || uv_tcp_keepalive(&conn->tcp, 1, KEEPALIVE_S) != 0 ||
+  if ((!local && (!tune(conn) || !open_tls(conn, now_ns))) ||
       h2_open(loop->rpc, conn, now_ns, &conn->h2) != STATUS_OK) {
     conn_abort(conn);
     return;

@@ -5,9 +5,13 @@
 #include "base/ring.h"
 #include "net/net.h"
 #include "net/spin.h"
+#include "net/tls.h"
 #include "rpc/h2.h"
 #include <pthread.h>
 #include <uv.h>
+
+#define PLAIN_BYTES (64 * 1024)
+#define NET_MAX_LOOPS 64 // far above LIMIT_LOOPS; a wild count is our bug
 
 struct loop;
 
@@ -18,6 +22,7 @@ struct conn {
   uv_shutdown_t shutdown;
   struct loop *loop;
   struct h2 *h2;
+  struct tls *tls; // NULL: clear text
   struct conn *next, *previous, *next_dirty;
   uint64_t read_turn;     // the last turn of the loop in which it was read from
   size_t write_bytes;     // of the write under way
@@ -47,13 +52,18 @@ struct loop {
   int64_t drain_by_ns;  // 0: not draining
   int n_cut;            // calls cut off by the drain's end
   uint8_t *read_buffer; // nghttp2 consumes it within the read callback
+  struct tls_server *tls;
+  uint8_t *plain; // what TLS makes of the read buffer; NULL without TLS
   pthread_t thread;
   bool uv_ready, started, joined;
 };
 
-// Accepts for all loops; runs on loop 0.
+// Accepts on one socket; runs on `loop`, for all loops or for that one alone.
 struct listener {
   struct net *net;
+  struct loop *loop;
+  bool local;  // a Unix socket
+  bool shared; // with the sockets of other loops (SO_REUSEPORT): what is accepted stays here
   uv_poll_t poll;
   int fd, spare_fd; // spare: given up for a moment when descriptors run out, so that the client
                     // hears no
@@ -72,7 +82,7 @@ struct net {
   struct net_options options;
   struct method_table *methods;
   struct budget total;
-  struct listener listener;
+  struct listener listeners[NET_MAX_LOOPS + 1]; // the last one: server.unix
   struct admin admin;
   _Atomic int64_t n_conns;
   _Atomic int64_t drain_by_ns; // CLOCK_NEVER: serve on
@@ -81,8 +91,9 @@ struct net {
 };
 
 // conn.c; loop thread
-void conn_open(struct loop *loop, int fd); // takes the descriptor, also when it fails
-void conn_flush_dirty(struct loop *loop);  // one write per connection that has something to say
+// Takes the descriptor, also when it fails. Local: a Unix socket.
+void conn_open(struct loop *loop, int fd, bool local);
+void conn_flush_dirty(struct loop *loop); // one write per connection that has something to say
 void conn_tick(struct conn *conn, int64_t now_ns);
 void conn_abort(struct conn *conn); // at once, without a word; calls are cancelled
 void conn_mark_dirty(void *conn);   // rpc_options.dirty
@@ -91,15 +102,15 @@ void conn_mark_dirty(void *conn);   // rpc_options.dirty
 MUST_USE enum status loop_open(struct net *net, int index, struct error *err);
 MUST_USE enum status loop_start(struct loop *loop, struct error *err);
 void loop_join(struct loop *loop);
-void loop_close(struct loop *loop);         // joined or never started
-void loop_adopt(struct loop *loop, int fd); // from the acceptor's thread
+void loop_close(struct loop *loop); // joined or never started
+void loop_adopt(struct loop *loop, int fd, bool local, const struct loop *acceptor); // its thread
 void loop_conns_changed(struct loop *loop); // a connection came or went
 
 // listener.c
 MUST_USE enum status listener_open(struct net *net, struct error *err);
-MUST_USE enum status listener_start(struct net *net, struct error *err); // before loop 0 runs
-void listener_stop(struct listener *listener); // loop 0's thread: new connections are refused
-void listener_close(struct listener *listener);
+MUST_USE enum status listener_start(struct net *net, struct error *err); // before the loops run
+void listener_stop(struct loop *loop); // its thread: new connections are refused
+void listener_close(struct net *net);
 
 // admin.c
 MUST_USE enum status admin_open(struct net *net, struct error *err);

@@ -106,12 +106,22 @@ void loop_conns_changed(struct loop *loop) {
   }
 }
 
-void loop_adopt(struct loop *loop, int fd) {
-  if (loop->index == 0) {
-    conn_open(loop, fd);
+// A descriptor and whether it is local, as a pointer that is not NULL.
+static void *pack(int fd, bool local) {
+  return (void *)(((intptr_t)fd + 1) * 2 + local);
+}
+
+static int unpack(const void *item, bool *local) {
+  *local = (intptr_t)item & 1;
+  return (int)((intptr_t)item / 2 - 1);
+}
+
+void loop_adopt(struct loop *loop, int fd, bool local, const struct loop *acceptor) {
+  if (loop == acceptor) {
+    conn_open(loop, fd, local);
     return;
   }
-  if (!ring_push(&loop->handover, (void *)(intptr_t)(fd + 1))) {
+  if (!ring_push(&loop->handover, pack(fd, local))) {
     close(fd);
     atomic_fetch_sub_explicit(&loop->net->n_conns, 1, memory_order_relaxed);
     return;
@@ -123,7 +133,7 @@ void loop_adopt(struct loop *loop, int fd) {
 
 static void drain_begin(struct loop *loop) {
   int64_t now_ns = clock_now_ns();
-  if (loop->index == 0) listener_stop(&loop->net->listener);
+  listener_stop(loop);
   for (struct conn *conn = loop->conns; conn; conn = conn->next)
     if (!conn->closing && !conn->half_closed) h2_drain(conn->h2, now_ns);
   uv_timer_stop(&loop->tick_timer);
@@ -132,8 +142,11 @@ static void drain_begin(struct loop *loop) {
 static void on_control(uv_async_t *async) {
   struct loop *loop = async->data;
   void *item;
-  while ((item = ring_pop(&loop->handover)))
-    conn_open(loop, (int)(intptr_t)item - 1);
+  while ((item = ring_pop(&loop->handover))) {
+    bool local;
+    int fd = unpack(item, &local);
+    conn_open(loop, fd, local);
+  }
   int64_t drain_by_ns = atomic_load_explicit(&loop->net->drain_by_ns, memory_order_acquire);
   if (drain_by_ns == CLOCK_NEVER) return;
   bool begins = loop->drain_by_ns == 0;
@@ -194,6 +207,12 @@ enum status loop_open(struct net *net, int index, struct error *err) {
   loop->read_buffer = malloc(READ_BUFFER_BYTES);
   if (!loop->read_buffer || ring_init(&loop->handover, HANDOVER_CAPACITY) != STATUS_OK)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for loop %d", index);
+  if (options->tls) {
+    status = tls_server_open(options->tls, &loop->tls, err);
+    if (status != STATUS_OK) return status;
+    if (!(loop->plain = malloc(PLAIN_BYTES)))
+      return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for loop %d", index);
+  }
   int rv = init_handles(loop);
   return rv == 0 ? STATUS_OK
                  : error_set(err, STATUS_RESOURCE_EXHAUSTED, "loop %d: %s", index, uv_strerror(rv));
@@ -231,16 +250,20 @@ void loop_close(struct loop *loop) {
     options->reap(loop->rpc, loop->index,
                   options->app); // requests whose clients are gone give their slabs back
   if (loop->uv_ready) {
-    if (loop->index == 0) listener_stop(&loop->net->listener);
+    listener_stop(loop);
     uv_walk(&loop->uv, close_handle, NULL);
     uv_run(&loop->uv, UV_RUN_DEFAULT);
     int rv = uv_loop_close(&loop->uv);
     FW_ASSERT(rv == 0);
   }
   void *item;
-  while (loop->handover.slots && (item = ring_pop(&loop->handover)))
-    close((int)(intptr_t)item - 1);
+  while (loop->handover.slots && (item = ring_pop(&loop->handover))) {
+    bool local;
+    close(unpack(item, &local));
+  }
   ring_deinit(&loop->handover);
   free(loop->read_buffer);
+  free(loop->plain);
+  tls_server_close(loop->tls);
   rpc_close(loop->rpc);
 }

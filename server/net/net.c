@@ -5,17 +5,16 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#define MAX_LOOPS 64 // far above LIMIT_LOOPS; a wild count is our bug
-
 enum status net_open(const struct net_options *options, struct net **out, struct error *err) {
-  FW_ASSERT(options->n_loops >= 1 && options->n_loops <= MAX_LOOPS);
+  FW_ASSERT(options->n_loops >= 1 && options->n_loops <= NET_MAX_LOOPS);
   *out = NULL;
   struct net *net = calloc(1, sizeof *net + (size_t)options->n_loops * sizeof net->loops[0]);
   if (!net)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %d loops", options->n_loops);
   net->options = *options;
   net->total.limit_bytes = options->limits.total_bytes;
-  net->listener.fd = net->listener.spare_fd = -1;
+  for (int i = 0; i <= NET_MAX_LOOPS; i++)
+    net->listeners[i].fd = net->listeners[i].spare_fd = -1;
   atomic_init(&net->drain_by_ns, CLOCK_NEVER);
   signal(SIGPIPE, SIG_IGN); // a peer that closes mid-write is an error code, not a death
   enum status status = method_table_open(options->methods, options->n_methods, &net->methods, err);
@@ -41,7 +40,7 @@ enum status net_start(struct net *net, struct error *err) {
 }
 
 int net_port(const struct net *net) {
-  return net->listener.port;
+  return net->listeners[0].port;
 }
 
 int net_admin_port(const struct net *net) {
@@ -90,7 +89,7 @@ void net_close(struct net *net) {
   admin_close(net);
   for (int i = 0; i < net->n_loops; i++)
     loop_close(&net->loops[i]);
-  listener_close(&net->listener);
+  listener_close(net);
   method_table_close(net->methods);
   free(net);
 }

@@ -19,12 +19,16 @@
 #include "rpc/rpc.h"
 
 struct net;
+struct tls_files;
 
 struct net_options {
-  // gRPC, HTTP/2 cleartext: "host:port", "[::1]:port"; port 0: a free one (net_port).
+  // gRPC: "host:port", "[::1]:port"; port 0: a free one (net_port).
   const char *listen;
-  const char *admin; // HTTP/1.1 /metrics, /v2/health/*; "" or NULL: none
-  int n_loops;       // 1..LIMIT_LOOPS
+  const char *unix_path;       // also on this Unix socket, in clear text; "" or NULL: not
+  const struct tls_files *tls; // TLS on `listen` (net/tls.h); NULL: clear text
+  bool kernel_accepts;         // a socket for each loop (SO_REUSEPORT) instead of dealing in turn
+  const char *admin;           // HTTP/1.1 /metrics, /v2/health/*; "" or NULL: none
+  int n_loops;                 // 1..LIMIT_LOOPS
   struct rpc_limits limits;
   const struct method *methods; // borrowed for the life of the net
   int n_methods;

@@ -30,6 +30,15 @@ static int submit_settings(struct h2 *h2) {
                                                (int32_t)limits->connection_window_bytes);
 }
 
+// Up to 10 % more or less, so that clients that came together do not all come back together.
+static int64_t age_by_ns(struct rpc *rpc, int64_t now_ns) {
+  if (rpc->limits.connection_age_ms == 0) return CLOCK_NEVER;
+  rpc->random = rpc->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407) +
+                (uint64_t)now_ns;
+  int64_t thousandths = 900 + (int64_t)((rpc->random >> 33) % 201);
+  return now_ns + rpc->limits.connection_age_ms * NS_PER_MS / 1000 * thousandths;
+}
+
 enum status h2_open(struct rpc *rpc, void *owner, int64_t now_ns, struct h2 **out) {
   *out = NULL;
   struct h2 *h2 = mem_take(rpc->mem, sizeof *h2);
@@ -37,7 +46,8 @@ enum status h2_open(struct rpc *rpc, void *owner, int64_t now_ns, struct h2 **ou
   memset(h2, 0, sizeof *h2);
   h2->rpc = rpc;
   h2->owner = owner;
-  h2->now_ns = h2->opened_ns = h2->idle_since_ns = now_ns;
+  h2->now_ns = h2->opened_ns = h2->idle_since_ns = h2->received_ns = now_ns;
+  h2->age_by_ns = age_by_ns(rpc, now_ns);
   outq_init(&h2->outq, rpc->mem);
   h2->room = (struct grpc_room){
       .pool = rpc->pool,
@@ -117,7 +127,8 @@ static void feed_failed(struct h2 *h2, int rv) {
 }
 
 void h2_feed(struct h2 *h2, const uint8_t *data, size_t bytes, int64_t now_ns) {
-  h2->now_ns = now_ns;
+  h2->now_ns = h2->received_ns = now_ns;
+  h2->asked = false;
   if (h2->dead || h2->closing) return;
   h2->fed = true;
   ssize_t rv = nghttp2_session_mem_recv(h2->session, data, bytes);
@@ -232,11 +243,35 @@ static void late_requests(struct h2 *h2, int64_t now_ns) {
   }
 }
 
-void h2_tick(struct h2 *h2, int64_t now_ns) {
+// A client that is gone without a word leaves a connection that TCP may keep for hours. False: it
+// did not answer.
+static bool keepalive(struct h2 *h2, int64_t now_ns) {
+  static const uint8_t alive[8] = {'a', 'l', 'i', 'v', 'e', '?'};
+  const struct rpc_limits *limits = &h2->rpc->limits;
+  if (!h2->fed || !passed(h2->received_ns, limits->keepalive_time_ms, now_ns)) return true;
+  if (h2->asked)
+    return !passed(h2->received_ns, limits->keepalive_time_ms + limits->keepalive_timeout_ms,
+                   now_ns);
+  h2->asked = true;
+  if (nghttp2_submit_ping(h2->session, NGHTTP2_FLAG_NONE, alive) != 0) h2->dead = true;
+  h2->rpc->dirty(h2->owner);
+  return true;
+}
+
+// False: its calls have had their time.
+static bool old_age(struct h2 *h2, int64_t now_ns) {
+  const struct rpc_limits *limits = &h2->rpc->limits;
+  if (now_ns < h2->age_by_ns) return true;
+  if (h2->drain == DRAIN_NO) h2_drain(h2, now_ns);
+  return !passed(h2->drain_since_ns, limits->connection_age_grace_ms, now_ns);
+}
+
+bool h2_tick(struct h2 *h2, int64_t now_ns) {
   const struct rpc_limits *limits = &h2->rpc->limits;
   h2->now_ns = now_ns;
-  if (h2->dead || h2->closing) return;
+  if (h2->dead || h2->closing) return true;
   late_requests(h2, now_ns);
+  if (!keepalive(h2, now_ns) || !old_age(h2, now_ns)) return false;
   if (!h2->settings_seen && passed(h2->opened_ns, limits->handshake_timeout_ms, now_ns))
     h2_goaway(h2, NGHTTP2_SETTINGS_TIMEOUT, "no SETTINGS within limits.handshake_timeout");
   else if (passed(h2->headers_since_ns, limits->handshake_timeout_ms, now_ns))
@@ -250,4 +285,5 @@ void h2_tick(struct h2 *h2, int64_t now_ns) {
   else if (h2->drain == DRAIN_NO && h2->n_calls == 0 &&
            passed(h2->idle_since_ns, limits->idle_timeout_ms, now_ns))
     h2_drain(h2, now_ns);
+  return true;
 }

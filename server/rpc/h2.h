@@ -29,9 +29,9 @@ void h2_sent(struct h2 *h2, size_t bytes);
 // False: output is stuck (back-pressure), or the connection is ending.
 bool h2_want_read(const struct h2 *h2);
 bool h2_finished(const struct h2 *h2); // nothing more to send or to wait for
-// Handshake, header and idle timeouts, the drain's fallback. To be called about once a second, and
-// after h2_drain more often.
-void h2_tick(struct h2 *h2, int64_t now_ns);
+// Handshake, header and idle timeouts, keepalive, age, the drain's fallback. To be called about
+// once a second, and after h2_drain more often. False: nobody is waited for any longer, abort.
+bool h2_tick(struct h2 *h2, int64_t now_ns);
 // GOAWAY in two steps with a PING between (gRFC A9); finished when the last call is.
 void h2_drain(struct h2 *h2, int64_t now_ns);
 uint32_t h2_calls(const struct h2 *h2); // open now

@@ -2,6 +2,7 @@
 // the frames that a hostile peer could send for ever.
 #include "base/log.h"
 #include "obs/metrics.h"
+#include "rpc/auth.h"
 #include "rpc/internal.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -75,7 +76,7 @@ int h2_on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, vo
   struct header_block *block = &h2->headers;
   block->list_bytes = 0;
   block->over_limit = block->is_post = block->content_type_ok = block->timeout_bad =
-      block->path_seen = false;
+      block->path_seen = block->authorized = false;
   h2->headers_since_ns = h2->now_ns;
   block->trailers = frame->headers.cat != NGHTTP2_HCAT_REQUEST;
   if (block->trailers) {
@@ -125,7 +126,10 @@ static void take_header(struct header_block *block, const uint8_t *name, size_t 
       take_timeout(block, value, value_bytes);
     return;
   case 13:
-    if (IS("grpc-encoding")) block->call->encoding = grpc_encoding_parse(value, value_bytes);
+    if (IS("grpc-encoding"))
+      block->call->encoding = grpc_encoding_parse(value, value_bytes);
+    else if (block->call->rpc->limits.auth && IS("authorization"))
+      block->authorized = auth_ok(block->call->rpc->limits.auth, value, value_bytes);
     return;
   default:
     return;
@@ -182,6 +186,13 @@ static void fail_header_limit(struct h2 *h2, struct call *call) {
   h2_call_fail(call, STATUS_RESOURCE_EXHAUSTED, text);
 }
 
+// Probes of an orchestrator carry no token, and health tells no secret.
+static bool welcome(const struct h2 *h2, const struct call *call) {
+  static const char health[] = "/grpc.health.v1.Health/";
+  return !h2->rpc->limits.auth || h2->headers.authorized ||
+         strncmp(call->method->path, health, sizeof health - 1) == 0;
+}
+
 // The header list is complete: refuse now what can be refused, before its body is read.
 static void headers_done(struct h2 *h2, struct call *call) {
   const struct header_block *block = &h2->headers;
@@ -193,6 +204,9 @@ static void headers_done(struct h2 *h2, struct call *call) {
     h2_call_fail_http(call, "415");
   else if (!call->method)
     fail_path(h2, call);
+  else if (!welcome(h2, call))
+    h2_call_fail(call, STATUS_UNAUTHENTICATED,
+                 "authorization: expected Bearer and a token that this server knows");
   else if (block->timeout_bad)
     h2_call_fail(call, STATUS_INTERNAL,
                  "malformed grpc-timeout: expected 1 to 8 digits and one of HMSmun");

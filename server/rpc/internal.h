@@ -23,6 +23,7 @@ struct rpc {
   nghttp2_option *option;
   struct deadline_heap deadlines;
   struct call_table calls;
+  uint64_t random;  // for the ages of connections
   struct error err; // scratch: 1.3 KiB that need not be on every stack
 };
 
@@ -72,7 +73,7 @@ struct stream {
 struct header_block {
   struct call *call; // NULL: ignored
   uint64_t list_bytes;
-  bool trailers, over_limit, is_post, content_type_ok, timeout_bad, path_seen;
+  bool trailers, over_limit, is_post, content_type_ok, timeout_bad, path_seen, authorized;
   uint16_t path_bytes;
   char path[PATH_KEPT_BYTES]; // beginning of an unknown path, for the error text
 };
@@ -95,9 +96,11 @@ struct h2 {
   uint32_t n_calls;
   int64_t now_ns;
   uint32_t n_answers; // begun and not wholly sent
-  int64_t opened_ns, idle_since_ns, sent_ns, headers_since_ns, drain_since_ns;
+  int64_t opened_ns, received_ns, age_by_ns, idle_since_ns, sent_ns, headers_since_ns,
+      drain_since_ns;
   enum drain_state drain;
-  bool fed; // something was received
+  bool fed;   // something was received
+  bool asked; // ... and nothing since a keepalive PING
   bool settings_seen;
   bool closing;   // our last GOAWAY is submitted: read nothing more
   bool last_word; // ... and has left the session: say nothing more

@@ -9,11 +9,14 @@
 
 // Run-time limits; same names as the keys' fields in conf/keys.def, so that messages can name the
 // key.
+struct auth;
 struct rpc_limits {
   int64_t max_message_bytes, max_connections, max_calls, connection_bytes, total_bytes,
       header_bytes;
   int64_t handshake_timeout_ms, request_timeout_ms, idle_timeout_ms, stream_window_bytes,
       connection_window_bytes;
+  int64_t keepalive_time_ms, keepalive_timeout_ms, connection_age_ms, connection_age_grace_ms;
+  const struct auth *auth; // rpc/auth.h; NULL: every call is welcome
 };
 
 struct rpc;

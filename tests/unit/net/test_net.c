@@ -429,15 +429,15 @@ static void address_errors_name_the_address(void **state) {
   int fd, port;
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     err = (struct error){0};
-    if (address_listen(bad[i], &fd, &port, &err) != STATUS_INVALID_ARGUMENT)
+    if (address_listen(bad[i], false, 0, &fd, &port, &err) != STATUS_INVALID_ARGUMENT)
       fail_msg("'%s' was taken", bad[i]);
     assert_non_null(strstr(err.message, bad[i]));
   }
-  assert_int_equal(address_listen("localhost:0", &fd, &port, &err), STATUS_OK);
+  assert_int_equal(address_listen("localhost:0", false, 0, &fd, &port, &err), STATUS_OK);
   char taken[32];
   snprintf(taken, sizeof taken, "localhost:%d", port);
   int other;
-  assert_int_equal(address_listen(taken, &other, &port, &err), STATUS_UNAVAILABLE);
+  assert_int_equal(address_listen(taken, false, 0, &other, &port, &err), STATUS_UNAVAILABLE);
   assert_non_null(strstr(err.message, taken));
   close(fd);
 }

@@ -453,10 +453,16 @@ static void drain_does_not_wait_for_ever_for_its_ping(void **state) {
   assert_true(h2_finished(loop->h2));
 }
 
-static void idle_connection_drains_at_once(void **state) {
+// nghttp2's client without calls takes the first GOAWAY for the end and leaves the PING unanswered;
+// one that answers it is drained at once (tests/e2e/test_http2.py).
+static void idle_connection_drains_in_time(void **state) {
   struct loopback *loop = *state;
   pump(loop);
   h2_drain(loop->h2, loop->now_ns);
+  pump(loop);
+  assert_int_equal(loop->n_goaways, 1);
+  assert_int_equal(loop->n_pings, 1);
+  h2_tick(loop->h2, loop->now_ns + 6 * NS_PER_S);
   pump(loop);
   assert_int_equal(loop->n_goaways, 2);
   assert_true(h2_finished(loop->h2));
@@ -498,7 +504,7 @@ int main(void) {
       TEST(call_that_takes_minutes_is_left_alone),
       TEST(drain_says_goaway_twice_and_finishes_what_runs),
       TEST(drain_does_not_wait_for_ever_for_its_ping),
-      TEST(idle_connection_drains_at_once),
+      TEST(idle_connection_drains_in_time),
       TEST(silent_connection_is_finished_by_drain_without_a_word),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

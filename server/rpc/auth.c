@@ -1,0 +1,80 @@
+#include "rpc/auth.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+struct auth {
+  int n;
+  size_t bytes[AUTH_MAX_TOKENS];
+  char *tokens[AUTH_MAX_TOKENS];
+};
+
+void auth_close(struct auth *auth) {
+  if (!auth) return;
+  for (int i = 0; i < auth->n; i++)
+    free(auth->tokens[i]);
+  free(auth);
+}
+
+static bool visible(const char *text, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++)
+    if (text[i] <= ' ' || text[i] > '~') return false;
+  return true;
+}
+
+static enum status add(struct auth *auth, const char *path, int line, char *text,
+                       struct error *err) {
+  text[strcspn(text, "\r\n")] = 0;
+  size_t bytes = strlen(text);
+  if (bytes == 0 || text[0] == '#') return STATUS_OK;
+  if (bytes >= AUTH_MAX_TOKEN_BYTES || !visible(text, bytes))
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "auth.token_file: %s:%d: expected a token of less than %d visible characters",
+                     path, line, AUTH_MAX_TOKEN_BYTES);
+  if (auth->n == AUTH_MAX_TOKENS)
+    return error_set(err, STATUS_INVALID_ARGUMENT, "auth.token_file: %s: more than %d tokens", path,
+                     AUTH_MAX_TOKENS);
+  if (!(auth->tokens[auth->n] = strdup(text)))
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the tokens");
+  auth->bytes[auth->n++] = bytes;
+  return STATUS_OK;
+}
+
+enum status auth_open(const char *path, struct auth **out, struct error *err) {
+  FILE *file = fopen(path, "re");
+  if (!file)
+    return error_set(err, STATUS_INVALID_ARGUMENT, "auth.token_file: %s: %s", path,
+                     strerror(errno));
+  struct auth *auth = calloc(1, sizeof *auth);
+  enum status status =
+      auth ? STATUS_OK : error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the tokens");
+  char line[AUTH_MAX_TOKEN_BYTES + 2];
+  for (int n = 1; status == STATUS_OK && fgets(line, sizeof line, file); n++)
+    status = add(auth, path, n, line, err);
+  if (status == STATUS_OK && (ferror(file) || auth->n == 0))
+    status = error_set(err, STATUS_INVALID_ARGUMENT, "auth.token_file: %s: no token in it", path);
+  fclose(file);
+  if (status == STATUS_OK)
+    *out = auth;
+  else
+    auth_close(auth);
+  return status;
+}
+
+bool auth_ok(const struct auth *auth, const uint8_t *value, size_t bytes) {
+  static const char scheme[] = "Bearer ";
+  if (bytes < sizeof scheme - 1 || strncasecmp((const char *)value, scheme, sizeof scheme - 1) != 0)
+    return false;
+  value += sizeof scheme - 1;
+  bytes -= sizeof scheme - 1;
+  bool any = false;
+  for (int i = 0; i < auth->n; i++) {
+    unsigned differ = auth->bytes[i] != bytes;
+    for (size_t j = 0; j < bytes; j++) // every byte is looked at, against some byte of the token
+      differ |= (unsigned)(value[j] ^ (uint8_t)auth->tokens[i][j % auth->bytes[i]]);
+    any |= differ == 0;
+  }
+  return any;
+}
