@@ -112,10 +112,11 @@ static bool remove_dead(const struct sockaddr_un *at) {
 
 enum status address_listen_unix(const char *path, int *fd, struct error *err) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
-  if (strlen(path) >= sizeof at.sun_path)
+  size_t bytes = strlen(path);
+  if (bytes >= sizeof at.sun_path)
     return error_set(err, STATUS_INVALID_ARGUMENT, "server.unix: '%s' is longer than %zu bytes",
                      path, sizeof at.sun_path - 1);
-  strcpy(at.sun_path, path);
+  memcpy(at.sun_path, path, bytes + 1);
   if (!remove_dead(&at))
     return error_set(err, STATUS_UNAVAILABLE, "server.unix: '%s' is in use or no socket", path);
   *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
