@@ -1,5 +1,5 @@
-// Explain: what the planner made of a model, written on this thread: 1 to 4 ms for a BERT-base, and
-// bounded by the longest document. The document goes out by reference.
+// Explain: what the planner made of a model, written on this thread: 1.5 ms for a BERT-base, 10 for
+// 48 such layers. What would take longer is refused. The document goes out by reference.
 #include "explain/explain.h"
 #include "api/handlers.h"
 
@@ -66,6 +66,11 @@ void explain(struct call *call, void *app) {
   enum status status = read_request(call_message(call), &names, &options, &err);
   if (status == STATUS_OK)
     options.model = model_find(api, names.first, names.second, &status, &err);
+  if (status == STATUS_OK && options.model->graph.n_nodes > LIMIT_EXPLAIN_NODES)
+    status = error_set(&err, STATUS_RESOURCE_EXHAUSTED,
+                       "the model has %d operations, a daemon explains up to %d; `fusewired "
+                       "explain` any number",
+                       options.model->graph.n_nodes, LIMIT_EXPLAIN_NODES);
   if (status == STATUS_OK) {
     options.caps = options.model->backend->caps(options.model->devices[0]);
     status = explain_write(&options, &document, &bytes, &err);

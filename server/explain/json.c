@@ -35,8 +35,9 @@ static void begin(struct maker *maker, const char *key) {
   if (maker->comma) out_write(maker->out, ", ", 2);
   maker->comma = true;
   if (!key) return;
-  put_quoted(maker->out, key);
-  out_write(maker->out, ": ", 2);
+  out_write(maker->out, "\"", 1); // keys are ours: nothing to escape
+  out_raw(maker->out, key);
+  out_write(maker->out, "\": ", 3);
 }
 static void open(struct maker *maker, const char *key, const char *bracket) {
   begin(maker, key);
@@ -59,8 +60,16 @@ static void open_part(struct maker *maker, const char *key, const char *bracket)
   open(maker, key, bracket);
 }
 static void set_int(struct maker *maker, const char *key, double value) {
+  char digits[24];
+  int at = sizeof digits;
+  long long whole = isfinite(value) ? llround(value) : 0;
   begin(maker, key);
-  out_add(maker->out, "%lld", isfinite(value) ? llround(value) : 0);
+  for (unsigned long long rest = whole < 0 ? 0 - (unsigned long long)whole
+                                           : (unsigned long long)whole;
+       rest > 0 || at == sizeof digits; rest /= 10)
+    digits[--at] = (char)('0' + rest % 10);
+  if (whole < 0) digits[--at] = '-';
+  out_write(maker->out, digits + at, sizeof digits - (size_t)at);
 }
 static void set_real(struct maker *maker, const char *key, double value) {
   begin(maker, key);

@@ -134,6 +134,11 @@ static void requests_that_are_none_are_refused(void **state) {
   assert_int_equal(send_bytes("\x0a\x02\xff\xfe", 4), STATUS_INTERNAL);      // not UTF-8
   assert_int_equal(send_bytes("\x0a\x04mlp\0", 6), STATUS_INVALID_ARGUMENT); // NUL in a name
   assert_int_equal(send_bytes("", 0), STATUS_NOT_FOUND);
+  int32_t n_nodes = model->graph.n_nodes; // a model that would keep the loop too long
+  model->graph.n_nodes = LIMIT_EXPLAIN_NODES + 1;
+  assert_int_equal(ask("mlp", "", 0, 0, 0), STATUS_RESOURCE_EXHAUSTED);
+  assert_non_null(strstr(call.text, "fusewired explain"));
+  model->graph.n_nodes = n_nodes;
   atomic_store(&api.state, API_LOADING);
   assert_int_equal(ask("mlp", "", 0, 0, 0), STATUS_UNAVAILABLE);
   atomic_store(&api.state, API_SERVING);
