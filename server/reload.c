@@ -77,10 +77,9 @@ static enum status stopped(const struct reloader *reloader, struct error *err) {
 
 static enum status parse(struct reloader *reloader, const char *path, struct model **out,
                          struct error *err) {
-  const struct devices *devices = &reloader->parts->devices;
-  const struct plan_caps *caps = &devices->backend->caps(devices->list[0])->plan;
+  struct plan_caps caps = devices_plan_caps(&reloader->parts->devices);
   struct report to = {0};
-  enum status status = model_parse(path, reloader->parts->conf, caps, report, &to, out);
+  enum status status = model_parse(path, reloader->parts->conf, &caps, report, &to, out);
   if (status == STATUS_OK) return status;
   char text[ERROR_MESSAGE_BYTES + 320] = "";
   if (to.n > 0) error_text(&to.first, text, sizeof text);

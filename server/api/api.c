@@ -1,4 +1,5 @@
 #include "api/api.h"
+#include "api/descriptors.h"
 #include "api/handlers.h"
 #include "api/infer.h"
 #include "base/log.h"
@@ -29,6 +30,7 @@ enum status api_open(struct api *api, const struct api_options *options, struct 
   api->model_control = options->model_control;
   api->loader = options->loader;
   infer_reply_setup();
+  descriptors_setup();
   for (int i = 0; i < options->n_loops; i++) {
     enum status status = request_pool_open(options->requests_per_loop, &api->pools[i]);
     if (status == STATUS_OK) status = ring_init(&api->loops[i].asked, API_JOBS);
