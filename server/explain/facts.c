@@ -174,8 +174,12 @@ static bool index_nodes(const struct facts *facts, struct fact_plan *out) {
   for (int32_t s = 0; s < out->plan->n_steps; s++) {
     const struct step *step = &out->plan->steps[s];
     for (int i = 0; i < step->n_nodes; i++) {
-      if (out->first_step[step->nodes[i]] < 0) out->first_step[step->nodes[i]] = s;
-      out->last_step[step->nodes[i]] = s;
+      int32_t node = step->nodes[i];
+      if (out->first_step[node] < 0)
+        out->first_step[node] = out->last_step[node] = s;
+      else if (step->n_nodes == 1 && out->last_step[node] == s - 1)
+        out->last_step[node] = s; // the parts of an unfused attention
+      // else computed again there: the first kernel that does stands for it
     }
   }
   return true;

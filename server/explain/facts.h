@@ -61,7 +61,7 @@ struct fact_plan {
   struct fact_buffer *buffers; // [n_buffers], as they come to life
   struct fold *buffer_folds;
   int32_t n_buffers, n_buffer_folds;
-  int32_t *first_step, *last_step; // [n_nodes] the kernels that run a node; -1: none does
+  int32_t *first_step, *last_step; // [n_nodes] the kernels that run a node first; -1: none does
 };
 
 // An edge of the graph: the result of one op that another one reads.

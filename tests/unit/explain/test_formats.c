@@ -233,6 +233,47 @@ static void many_kinds_of_kernels_fit_the_picture(void **state) {
   model_put(model);
 }
 
+// A cheap result that two kernels need is computed in both: its node stands in two kernels.
+static void a_result_computed_again_is_shown(void **state) {
+  (void)state;
+  static const char text[] =
+      "name: again\nbatch: {max_tokens: 131072}\nweights: {synthetic: {seed: 1}}\nfusion: auto\n"
+      "inputs: [{name: x, dtype: fp32, shape: [batch, 512]}]\ngraph:\n"
+      "  - gelu: {out: h}\n"
+      "  - layer_norm: {weights: n1}\n"
+      "  - linear: {weights: w, features: 512, bias: false}\n"
+      "  - layer_norm: {weights: n2, out: z}\n"
+      "  - mul: {in: [z, h], out: y}\n"
+      "outputs: [y]\n";
+  struct device_caps caps = fixed_caps(true);
+  char path[300];
+  caps.plan.rates = device_rates_gpu();
+  snprintf(path, sizeof path, "%s/again.yaml", temp_folder());
+  write_file(path, text, sizeof text - 1);
+  struct model *model = load_file(path, &caps);
+  assert_int_equal(model->fusion_default, FUSION_AUTO);
+  char *found = explained(model, &caps, EXPLAIN_TEXT, 2048, 0);
+  assert_non_null(strstr(found, "computed again"));
+  assert_non_null(strstr(found, "would take a part (auto)"));
+  free(found);
+  found = explained(model, &caps, EXPLAIN_SVG, 2048, 0);
+  assert_xml(found, "computed again");
+  free(found);
+  json_t *root = parse(found = explained(model, &caps, EXPLAIN_JSON, 2048, 0));
+  json_t *plan = json_object_get(json_object_get(root, "plans"), "fused");
+  assert_string_equal(json_string_value(json_object_get(plan, "fusion")), "auto");
+  int with_gelu = 0;
+  for (size_t k = 0; k < json_array_size(json_object_get(plan, "kernels")); k++) {
+    json_t *nodes = json_object_get(json_array_get(json_object_get(plan, "kernels"), k), "nodes");
+    for (size_t n = 0; n < json_array_size(nodes); n++)
+      with_gelu += json_integer_value(json_array_get(nodes, n)) == 0;
+  }
+  assert_int_equal(with_gelu, 2);
+  json_decref(root);
+  free(found);
+  model_put(model);
+}
+
 static void the_longest_document_is_a_limit(void **state) {
   (void)state;
   struct device_caps caps = fixed_caps(false);
@@ -278,6 +319,7 @@ int main(void) {
       cmocka_unit_test(svg_is_well_formed),
       cmocka_unit_test(hostile_names_break_nothing),
       cmocka_unit_test(many_kinds_of_kernels_fit_the_picture),
+      cmocka_unit_test(a_result_computed_again_is_shown),
       cmocka_unit_test(the_longest_document_is_a_limit),
       cmocka_unit_test(formats_have_names),
   };
