@@ -8,6 +8,7 @@
 
 #define COLS 4096        // of the matrices that stand for memory
 #define CHAIN 16         // ops of a chain
+#define SHORT_CHAIN 4    // and of one that it is held against
 #define GELU_FLOPS 8.0   // as docs/TRAFFIC.md counts it
 #define LEAST_SHARE 0.02 // of a product's time: an epilogue that costs less cannot be measured
 
@@ -75,21 +76,33 @@ static enum status measure_mix(const struct meter *meter, enum traffic_mix mix, 
   return status;
 }
 
-// `op` CHAIN times on [rows, cols]: seconds.
-static enum status measure_chain(const struct meter *meter, enum op op, enum fusion_mode mode,
-                                 int32_t rows, int32_t cols, double *seconds) {
+// `op` n times on [rows, cols]: seconds.
+static enum status measure_chain(const struct meter *meter, enum op op, int n,
+                                 enum fusion_mode mode, int32_t rows, int32_t cols,
+                                 double *seconds) {
   struct probe_plan probe;
   probe_init(&probe, meter->backend, meter->device, meter->lane);
   int32_t y = probe_input(&probe, DTYPE_F32, cols);
-  for (int i = 0; i < CHAIN; i++)
+  for (int i = 0; i < n; i++)
     y = unary(&probe, op, y);
   return time_of(meter, &probe, y, mode, rows, seconds);
 }
 
+// Of one op more in a chain of kernels, without what a batch costs by itself.
+static enum status measure_one_more(const struct meter *meter, int32_t rows, int32_t cols,
+                                    double *seconds) {
+  double few = 0, many = 0;
+  enum status status = measure_chain(meter, OP_SCALE, SHORT_CHAIN, FUSION_OFF, rows, cols, &few);
+  if (status == STATUS_OK)
+    status = measure_chain(meter, OP_SCALE, CHAIN, FUSION_OFF, rows, cols, &many);
+  *seconds = (many - few) / (CHAIN - SHORT_CHAIN);
+  return status;
+}
+
 static enum status measure_launch(const struct meter *meter) {
   double seconds = 0;
-  enum status status = measure_chain(meter, OP_SCALE, FUSION_OFF, 1, 64, &seconds);
-  if (status == STATUS_OK && seconds > 0) meter->rates->launch_us = 1e6 * seconds / CHAIN;
+  enum status status = measure_one_more(meter, 1, 64, &seconds);
+  if (status == STATUS_OK && seconds > 0) meter->rates->launch_us = 1e6 * seconds;
   return status;
 }
 
@@ -98,8 +111,8 @@ static enum status measure_cache(const struct meter *meter) {
   struct device_rates *rates = meter->rates;
   double seconds = 0;
   int32_t rows = cached_rows(meter);
-  enum status status = measure_chain(meter, OP_SCALE, FUSION_OFF, rows, COLS, &seconds);
-  seconds = seconds / CHAIN - rates->launch_us / 1e6;
+  enum status status = measure_one_more(meter, rows, COLS, &seconds);
+  seconds -= rates->launch_us / 1e6;
   if (status == STATUS_OK && seconds > 0) rates->cache = 2 * rows * COLS * sizeof(float) / seconds;
   if (rates->cache < rates->copy) rates->cache = rates->copy;
   return status;
@@ -108,7 +121,7 @@ static enum status measure_cache(const struct meter *meter) {
 static enum status measure_vector(const struct meter *meter) {
   double seconds = 0;
   int32_t rows = cached_rows(meter);
-  enum status status = measure_chain(meter, OP_GELU, FUSION_ON, rows, COLS, &seconds);
+  enum status status = measure_chain(meter, OP_GELU, CHAIN, FUSION_ON, rows, COLS, &seconds);
   if (status == STATUS_OK && seconds > 0)
     meter->rates->vector = GELU_FLOPS * CHAIN * rows * COLS / seconds;
   return status;

@@ -326,6 +326,11 @@ static const char *merge_refusal(struct planner *planner, int32_t first, int32_t
   return planner->mode == FUSION_AUTO ? planner_merge_worth(planner, a, b) : NULL;
 }
 
+// What is computed again is so for the sake of its readers, and goes with them alone.
+static bool is_copy(const struct planner *planner, int32_t node) {
+  return planner->n_own_tensors > 0 && planner->nodes[node].out >= planner->n_own_tensors;
+}
+
 static void merge_producers(struct planner *planner, int32_t index) {
   const struct node *node = &planner->nodes[index];
   for (int i = 0; i < node->n_in; i++) {
@@ -333,7 +338,9 @@ static void merge_producers(struct planner *planner, int32_t index) {
     if (producer < 0) continue;
     int32_t first = planner->group_of[producer], second = planner->group_of[index];
     if (first == second) continue;
-    const char *why = merge_refusal(planner, first, second),
+    const char *why = is_copy(planner, index) && !is_copy(planner, producer)
+                          ? "what follows is computed again elsewhere, from this in memory"
+                          : merge_refusal(planner, first, second),
                **kept = &planner->why[index * NODE_MAX_INPUTS + i];
     if (why && !*kept) *kept = why; // a product's epilogue may have said it better
     if (why || planner->groups[first].kind != GROUP_ROW) continue;

@@ -272,6 +272,7 @@ static enum status build_again(struct planner *first) {
   if (status != STATUS_OK) return error_set(first->err, status, "out of memory while planning");
   if (again.graph.n_nodes == 0) return STATUS_OK;
   struct planner second = {.graph = &again.graph,
+                           .n_own_tensors = first->graph->n_tensors,
                            .mode = first->mode,
                            .caps = first->caps,
                            .limits = first->limits,

@@ -40,6 +40,7 @@ struct buffer {
 
 struct planner {
   const struct graph *graph;
+  int32_t n_own_tensors; // those after them are copies (recompute.c); 0: there are none
   enum fusion_mode mode;
   const struct plan_caps *caps;
   struct plan_limits limits;

@@ -74,6 +74,7 @@ static void plan(const struct graph *graph, struct bytes *bytes) {
                            .tile_bytes = how & 2 ? 1 << 20 : 512,
                            .epilogue_kinds = 1u << EPI_BIAS | (how >> 3),
                            .epilogue_max = 1 + how % 4};
+  if (how & 128) caps.rates = odd_rates((uint32_t)take(bytes) << 2 | how >> 4);
   for (int d = 0; d < DTYPE_COUNT; d++)
     caps.dtype_ok[d] = true;
   struct plan_limits limits = {.max_tokens = how & 4 ? 20 : INT32_MAX,

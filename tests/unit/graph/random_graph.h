@@ -4,6 +4,7 @@
 #define TESTS_UNIT_GRAPH_RANDOM_GRAPH_H
 
 #include "graph/graph.h"
+#include "graph/rates.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,22 @@ static inline bool rng_chance(struct rng *rng, int percent) {
 }
 static inline double rng_uniform(struct rng *rng) {
   return rng_next(rng) / 2147483648.0 - 1.0;
+}
+
+// Constants of a device that no one would build: each is on its limits or in between, so that the
+// planner finds reasons for and against everything. `how` picks.
+static inline struct device_rates odd_rates(uint32_t how) {
+  struct device_rates rates = device_rates_gpu();
+  const double slow[] = {1, 1e-3, 1e-6, 1e3};
+  rates.epilogue *= slow[how & 3];
+  rates.vector *= slow[how >> 2 & 3];
+  rates.fused_product = how & 16 ? 0.1 : 1;
+  rates.library_epilogues = how & 32 ? 1u << EPI_BIAS | 1u << EPI_ACT : 0;
+  rates.launch_us = how & 64 ? 0 : 0.9;
+  rates.row_bytes = how & 128 ? 16 : 1 << 20;
+  rates.cache_bytes = how & 256 ? 4096 : 60 << 20;
+  rates.cache = how & 512 ? rates.copy : 2 * rates.copy;
+  return rates;
 }
 
 struct graph_maker {

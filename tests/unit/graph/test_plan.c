@@ -45,6 +45,15 @@ static void check_results(const struct world *w, const struct plan *plan,
   }
 }
 
+static int n_refused, n_again; // by FUSION_AUTO
+
+static void count_reasons(const struct plan *plan) {
+  for (int32_t i = 0; i < plan->n_decisions; i++) {
+    n_refused += strstr(plan->decisions[i].reason, "does not pay") != NULL;
+    n_again += strstr(plan->decisions[i].reason, "computed again") != NULL;
+  }
+}
+
 static void check_graph(const struct graph *graph, struct rng *rng, const char *what,
                         double tolerance) {
   struct world w;
@@ -52,6 +61,7 @@ static void check_graph(const struct graph *graph, struct rng *rng, const char *
   world_run_nodes(&w);
   for (int kind = 0; kind < 4; kind++) {
     struct plan_caps caps = caps_of(kind);
+    caps.rates = odd_rates(rng_next(rng));
     for (int mode = FUSION_OFF; mode < FUSION_MODES; mode++) {
       struct plan_limits limits = world_limits(&w, rng);
       struct plan *plan;
@@ -62,6 +72,7 @@ static void check_graph(const struct graph *graph, struct rng *rng, const char *
       snprintf(label, sizeof label, "%s, caps %d, fusion %s", what, kind,
                fusion_name((enum fusion_mode)mode));
       check_plan(graph, plan, &caps, label);
+      count_reasons(plan);
       check_results(&w, plan, &caps, 0xff, label, tolerance);
       check_results(&w, plan, &caps, (uint8_t)(1u << rng_below(rng, graph->n_outputs)), label,
                     tolerance);
@@ -88,7 +99,10 @@ static void random_rounds(enum dtype dtype, bool casts, int rounds, double toler
 
 static void plans_of_random_fp32_graphs_compute_what_the_graph_says(void **state) {
   (void)state;
+  n_refused = n_again = 0;
   random_rounds(DTYPE_F32, false, ROUNDS, 2e-4);
+  if (n_refused < 50 || n_again < 2)
+    fail_msg("auto: %d edges left apart, %d results computed again: too few", n_refused, n_again);
 }
 
 // Storage rounds to bf16 at unlike places in the two modes, so the distance is that of a few
