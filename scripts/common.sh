@@ -49,6 +49,7 @@ PACKAGES_FUZZ=(clang libclang-rt-dev)
 PACKAGES_LINT=(clang-format clang-tidy)
 PACKAGES_PACKAGE=(patchelf)
 PACKAGES_IMAGE=(buildah debootstrap)
+PACKAGES_CLIENTS=(nghttp2-client golang-go golang-google-grpc-dev libb64-0d)
 PACKAGES_RPC_BENCH=(g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   nghttp2-client valgrind)
 
@@ -113,6 +114,29 @@ need_python() {
   /usr/bin/python3 -m venv --clear "$FW_CACHE/venv"
   "$FW_PYTHON" -m pip install --quiet --disable-pip-version-check -r "$wanted" >&2
   cp "$wanted" "$stamp"
+}
+
+# need_clients : foreign gRPC clients for the tests, under .cache/clients: a program on Debian's grpc-go, and Triton's
+# perf_analyzer, which is inside an old wheel of tritonclient and wants CUDA's runtime library, though no GPU.
+need_clients() {
+  local out=$FW_CACHE/clients source=$FW_ROOT/tests/e2e/clients/grpc_go.go wheel
+  need_packages "${PACKAGES_CLIENTS[@]}"
+  mkdir -p "$out"
+  if [ ! "$out/grpc_go" -nt "$source" ]; then
+    say "building a client on grpc-go"
+    GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$FW_CACHE/go-build GOFLAGS=-p=$FW_JOBS go build -o "$out/grpc_go" "$source"
+  fi
+  [ "$(uname -m)" = x86_64 ] && [ ! -x "$out/perf_analyzer" ] || return 0
+  say "downloading perf_analyzer (two wheels of the Python index, 16 MB)"
+  rm -rf "$out/wheels"
+  "$FW_PYTHON" -m pip download --quiet --disable-pip-version-check --no-deps -d "$out/wheels" \
+    tritonclient==2.47.0 nvidia-cuda-runtime-cu12==12.9.79 >&2
+  for wheel in "$out"/wheels/*.whl; do
+    "$FW_PYTHON" -m zipfile -e "$wheel" "$out/wheels/unpacked"
+  done
+  install -m 644 "$out"/wheels/unpacked/nvidia/cuda_runtime/lib/libcudart.so.12 "$out"
+  install -m 755 "$out"/wheels/unpacked/tritonclient-2.47.0.data/data/bin/perf_analyzer "$out"
+  rm -rf "$out/wheels"
 }
 
 # need_model : all-MiniLM-L6-v2 (Apache 2.0) from the Python index, unpacked to .cache/minilm/.

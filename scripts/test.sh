@@ -14,6 +14,7 @@ cmd_test() {
   mkdir -p "$FW_RESULTS"
   need_packages "${PACKAGES_BUILD[@]}" "${PACKAGES_DEMO[@]}"
   need_python
+  (need_clients) || note "not every foreign client: the tests of those that lack are skipped"
   need_model || note "no model: the tests that need it are skipped"
   for stage in "${stages[@]}"; do
     declare -F "stage_$stage" >/dev/null || die "no such stage: $stage (stages: ${TEST_STAGES[*]})"
