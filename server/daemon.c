@@ -3,13 +3,12 @@
 #include "base/log.h"
 #include "descriptors.h"
 #include "net/net.h"
-#include "net/tls.h"
 #include "obs/metrics.h"
 #include "parts.h"
 #include "reload.h"
-#include "rpc/auth.h"
 #include "sched/executor.h"
 #include "sched/needs.h"
+#include "secrets.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -26,8 +25,7 @@ struct daemon {
   struct parts parts;
   struct api api;
   struct net *net;
-  struct tls_files tls;
-  struct auth *auth;
+  struct secrets secrets;
   struct executor *executors[LIMIT_DEVICES];
   int n_executors;
   struct reloader reloader;
@@ -160,31 +158,13 @@ static bool ready(void *app) {
   return api_ready(app);
 }
 
-static struct tls_files tls_files(const struct server_conf *conf) {
-  return (struct tls_files){conf->tls_certificate, conf->tls_key, conf->tls_client_ca};
-}
-
-// Half of what TLS needs is a mistake, not clear text.
-static enum status tls_complete(const struct server_conf *conf, struct error *err) {
-  bool certificate = conf->tls_certificate[0], key = conf->tls_key[0];
-  if (certificate == key && (certificate || !conf->tls_client_ca[0])) return STATUS_OK;
-  return error_set(err, STATUS_INVALID_ARGUMENT, "tls.%s: missing beside tls.%s",
-                   !certificate ? "certificate" : "key",
-                   certificate ? "certificate"
-                   : key       ? "key"
-                               : "client_ca");
-}
-
 static enum status open_network(struct daemon *daemon, struct error *err) {
   const struct server_conf *conf = daemon->conf;
-  enum status status = tls_complete(conf, err);
-  daemon->tls = tls_files(conf);
-  if (status == STATUS_OK && conf->token_file[0])
-    status = auth_open(conf->token_file, &daemon->auth, err);
+  enum status status = secrets_open(conf, &daemon->secrets, err);
   if (status != STATUS_OK) return status;
   struct net_options options = {.listen = conf->listen,
                                 .unix_path = conf->unix_path,
-                                .tls = conf->tls_certificate[0] ? &daemon->tls : NULL,
+                                .tls = secrets_tls(&daemon->secrets),
                                 .kernel_accepts = conf->accept == 1,
                                 .admin = conf->admin,
                                 .n_loops = (int)conf->loops,
@@ -216,7 +196,7 @@ static enum status open_network(struct daemon *daemon, struct error *err) {
                           .keepalive_timeout_ms = conf->keepalive_timeout_ms,
                           .connection_age_ms = conf->connection_age_ms,
                           .connection_age_grace_ms = conf->connection_age_grace_ms,
-                          .auth = daemon->auth};
+                          .auth = daemon->secrets.auth};
   status = net_open(&options, &daemon->net, err);
   if (status != STATUS_OK) return status;
   struct wake *wakes[LIMIT_LOOPS];
@@ -398,7 +378,7 @@ static void tear_down(struct daemon *daemon) {
   for (int i = 0; i < daemon->n_executors; i++)
     executor_stop(daemon->executors[i]);
   if (daemon->net) net_close(daemon->net);
-  auth_close(daemon->auth);
+  secrets_close(&daemon->secrets);
   for (int i = 0; i < daemon->n_executors; i++)
     executor_close(daemon->executors[i]);
   api_close(&daemon->api);
@@ -479,25 +459,10 @@ enum exit_code daemon_run(const struct server_conf *conf) {
   return code;
 }
 
-// What TLS and tokens are read from.
-static void check_secrets(const struct server_conf *conf, int *n_errors) {
-  struct error err;
-  struct tls_files files = tls_files(conf);
-  struct tls_server *server = NULL;
-  struct auth *auth = NULL;
-  enum status status = tls_complete(conf, &err);
-  if (status == STATUS_OK && files.certificate[0]) status = tls_server_open(&files, &server, &err);
-  if (status != STATUS_OK) daemon_report(&err, n_errors);
-  if (conf->token_file[0] && auth_open(conf->token_file, &auth, &err) != STATUS_OK)
-    daemon_report(&err, n_errors);
-  tls_server_close(server);
-  auth_close(auth);
-}
-
 enum exit_code daemon_check(const struct server_conf *conf, int n_errors) {
   struct parts parts = {.conf = conf};
   struct error err;
-  check_secrets(conf, &n_errors);
+  secrets_check(conf, &n_errors);
   if (parts_open_devices(&parts, &err) != STATUS_OK)
     daemon_report(&err, &n_errors);
   else

@@ -138,7 +138,8 @@ class AbuseTest(unittest.TestCase):
             with self.subTest(name):
                 connection = self.connect()
                 make = Frames(connection)
-                connection.send(b"".join(headers + spoil(stream) for stream, headers in (make.headers(flags) for _ in range(3000))))
+                made = (make.headers(flags) for _ in range(3000))
+                connection.send(b"".join(headers + spoil(stream) for stream, headers in made))
                 self.assert_ended(connection, h2.ENHANCE_YOUR_CALM, h2.STREAM_CLOSED, h2.PROTOCOL_ERROR)
                 # What comes in one read is looked at before the first reset leaves: the limit of streams ends that.
                 self.assertLess(connection.goaways[-1][0] // 2, 1100)

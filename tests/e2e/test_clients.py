@@ -1,4 +1,4 @@
-"""Clients that others wrote, unmodified: grpclib, grpc-go, h2load, Triton's perf_analyzer. (grpcio and tritonclient: other files.)
+"""Clients that others wrote, unmodified: grpclib, grpc-go, h2load, Triton's perf_analyzer; other files have grpcio, tritonclient.
 
 `./dev test` puts what is no Python package under .cache/clients; what is not there is skipped."""
 import asyncio
@@ -41,7 +41,8 @@ class ClientsTest(unittest.TestCase):
         cls.daemon.stop()
 
     def run_client(self, command, seconds=200, environment=None):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env={**os.environ, **(environment or {})})
+        environment = {**os.environ, **(environment or {})}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
@@ -75,7 +76,8 @@ class ClientsTest(unittest.TestCase):
                 self.assertEqual(await call(channel, "ServerLive", b""), b"\x08\x01")
                 for rows in (1, 64, 1024, 4000):
                     request, data = echo_request(rows)
-                    self.assertIn(data, await call(channel, "ModelInfer", request, metadata={"x-text": "a", "x-b-bin": b"\0\xff"}))
+                    metadata = {"x-text": "a", "x-b-bin": b"\0\xff"}
+                    self.assertIn(data, await call(channel, "ModelInfer", request, metadata=metadata))
                 pairs = [echo_request(1 + i % 9) for i in range(200)]
                 answers = await asyncio.gather(*(call(channel, "ModelInfer", request) for request, _ in pairs))
                 self.assertTrue(all(data in answer for answer, (_, data) in zip(answers, pairs)))
@@ -114,7 +116,9 @@ class ClientsTest(unittest.TestCase):
                                       f"http://{self.daemon.address}{SERVICE}ModelInfer"])
         self.assertIn(f"{calls} succeeded, 0 failed, 0 errored, 0 timeout", output)
         metrics = self.daemon.metrics()  # it does not look at grpc-status
-        ok = [name for name in metrics if name.startswith("fusewire_infer_finished_total") and '"echo"' in name and '"OK"' in name]
+        ok = [name for name in metrics if name.startswith("fusewire_infer_finished_total{")
+              and 'model="echo"' in name and '"OK"' in name]
+        self.assertTrue(ok)
         self.assertEqual(sum(metrics[name] - before[name] for name in ok), calls)
 
     def test_perf_analyzer(self):
