@@ -1,6 +1,7 @@
 // Any bytes as a graph: what the graph accepts must plan, and plans must hold together.
 // links: fw_graph fw_base cmocka
 #include "unit/graph/plan_check.h"
+#include "unit/graph/random_graph.h"
 
 #include <stdio.h>
 
