@@ -80,7 +80,7 @@ struct view {
 // Arithmetic is fp32; RI_CAST rounds as a store to that dtype and a load back would. A register is
 // a row scalar when its instruction says so (reductions, loads of IN_PER_ROW and IN_SCALAR,
 // element-wise instructions whose operands are all scalars). `dst` may be the register `a` when
-// both are of the same class, never b or c.
+// both are of the same class (row scalar, per-column load, whole rows), never b or c.
 enum row_input_class {
   IN_FULL,    // [rows, cols]
   IN_PER_COL, // [cols]: bias, gamma, beta (weights)

@@ -1,12 +1,15 @@
-// Preparation of row programs: shapes of registers, borrowed loads, direct stores, block size.
+// Preparation of row programs: shapes of registers, borrowed loads, direct stores, passes, block
+// size.
 #include "kernels/cpu/row.h"
+#include "kernels/cpu/row_pass.h"
 
 #include <string.h>
 
 #define BLOCK_FLOATS 3072 // of one register: a handful of registers fit a 32 KiB first-level cache
+#define STREAM_FLOATS 65536 // of a block when no register is used: nothing has to stay in cache
 #define BLOCK_ROWS_MAX 64
-// Pointwise programs wider than this are cut into columns too: what each row shares (a bias) is
-// then read from the first-level cache by several rows.
+// Pointwise programs with registers that are wider than this are cut into columns too: what each
+// row shares (a bias) is then read from the first-level cache by several rows.
 #define WIDE_COLS 1024
 
 static bool is_reduction(uint8_t op) {
@@ -79,23 +82,27 @@ static void choose_block(struct row_kernel *k) {
   bool whole = false;
   for (int i = 0; i < p->n_insts; i++)
     whole |= needs_whole_row(p->insts[i].op);
-  k->block_cols = !whole && p->cols > WIDE_COLS ? WIDE_COLS : p->cols;
-  int32_t rows = BLOCK_FLOATS / k->block_cols;
+  k->block_cols = k->registers && !whole && p->cols > WIDE_COLS ? WIDE_COLS : p->cols;
+  int32_t rows = (k->registers ? BLOCK_FLOATS : STREAM_FLOATS) / k->block_cols;
   k->block_rows = rows < 1 ? 1 : rows > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : rows;
 }
 
-bool row_prepare(struct row_kernel *out, const struct row_program *program, bool overlap) {
-  memset(out, 0, sizeof *out);
-  out->program = *program;
-  memset(out->direct, ROW_NONE, sizeof out->direct);
+// Shapes of all results and who reads whose; false when the program is not well formed.
+static bool check_program(struct row_kernel *out, struct row_uses *uses) {
   const struct row_program *p = &out->program;
   if (p->cols < 1 || p->n_inputs > ROW_MAX_INPUTS || p->n_outputs > ROW_MAX_OUTPUTS ||
       p->n_insts > ROW_MAX_INSTS || p->n_regs > ROW_MAX_REGS)
     return false;
   uint8_t shape_of[ROW_MAX_REGS];
+  int8_t writer_of[ROW_MAX_REGS];
+  memset(writer_of, -1, sizeof writer_of);
   memset(shape_of, ROW_NONE, sizeof shape_of);
   for (int i = 0; i < p->n_insts; i++) {
     const struct row_inst *in = &p->insts[i];
+    bool two = is_binary(in->op) || in->op == RI_LAYER_NORM || in->op == RI_RMS_NORM;
+    uses->a[i] = in->op != RI_LOAD && in->a < p->n_regs ? writer_of[in->a] : -1;
+    uses->b[i] = two && in->b < p->n_regs ? writer_of[in->b] : -1;
+    uses->c[i] = in->op == RI_LAYER_NORM && in->c < p->n_regs ? writer_of[in->c] : -1;
     if (in->op == RI_STORE) {
       if (in->dst >= p->n_outputs || in->a >= p->n_regs || shape_of[in->a] == ROW_NONE)
         return false;
@@ -103,8 +110,21 @@ bool row_prepare(struct row_kernel *out, const struct row_program *program, bool
       continue;
     }
     if (in->dst >= p->n_regs || !result_shape(p, in, shape_of, &out->shape[i])) return false;
+    // One line for all rows, or one value a row, does not survive the first row of something else.
+    if (in->op != RI_LOAD && in->dst == in->a && shape_of[in->a] != out->shape[i]) return false;
     shape_of[in->dst] = out->shape[i];
+    writer_of[in->dst] = (int8_t)i;
   }
+  return true;
+}
+
+bool row_prepare(struct row_kernel *out, const struct row_program *program, bool overlap) {
+  struct row_uses uses;
+  memset(out, 0, sizeof *out);
+  out->program = *program;
+  memset(out->direct, ROW_NONE, sizeof out->direct);
+  const struct row_program *p = &out->program;
+  if (!check_program(out, &uses)) return false;
   for (int i = 0; i < p->n_inputs; i++)
     out->borrow[i] = !overlap;
   for (int i = 0; i < p->n_insts && !overlap; i++) {
@@ -114,11 +134,13 @@ bool row_prepare(struct row_kernel *out, const struct row_program *program, bool
     out->direct[writer] = p->insts[i].dst;
     out->done[i] = true;
   }
+  out->registers = row_plan_steps(out, &uses, !overlap);
   choose_block(out);
   return true;
 }
 
 size_t row_scratch_bytes(const struct row_kernel *kernel) {
+  if (!kernel->registers) return sizeof(float);
   size_t floats = (size_t)kernel->block_rows * (size_t)((kernel->block_cols + 15) & ~15);
   return (kernel->program.n_regs + 1u) * floats * sizeof(float); // one more line for pools
 }

@@ -162,6 +162,11 @@ static int register_free(const struct registers *regs) {
   return -1;
 }
 
+static bool is_per_column(const struct row_builder *builder, int value) {
+  const struct row_value_inst *inst = &builder->insts[value];
+  return inst->op == RI_LOAD && builder->inputs[inst->a].cls == IN_PER_COL;
+}
+
 // The register for the result of instruction i. It may be that of operand a, when a ends here and
 // both are of one class (a row kernel may overwrite the row it reads, never one that it
 // broadcasts); never that of b or c.
@@ -170,7 +175,7 @@ static int register_take(struct registers *regs, const struct row_builder *build
   const struct row_value_inst *inst = &builder->insts[i];
   bool distinct = inst->a != inst->b && inst->a != inst->c;
   if (inst->op != RI_LOAD && inst->a >= 0 && last[inst->a] == i && distinct &&
-      builder->insts[inst->a].scalar == inst->scalar)
+      builder->insts[inst->a].scalar == inst->scalar && !is_per_column(builder, inst->a))
     return regs->of_value[inst->a];
   return register_free(regs);
 }

@@ -2,6 +2,7 @@
 #include "kernels/cpu/row.h"
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/lines.h"
+#include "kernels/cpu/simd/row_tile.h"
 #include "kernels/cpu/simd/table.h"
 
 #include <math.h>
@@ -289,26 +290,100 @@ static void run_whole_row(const struct block *b, const struct row_inst *in, stru
   }
 }
 
+static void run_alone(struct block *b, int index) {
+  const struct row_inst *in = &b->kernel->program.insts[index];
+  if (in->op == RI_STORE) {
+    run_store(b, in);
+    return;
+  }
+  if (in->op == RI_LOAD) {
+    b->regs[in->dst] = run_load(b, index);
+    return;
+  }
+  struct reg d = destination(b, index), x = b->regs[in->a];
+  if (in->op <= RI_MAX)
+    run_binary(b, in->op, d, x, b->regs[in->b]);
+  else if (in->op <= RI_CAST)
+    run_unary(b, in, d, x);
+  else
+    run_whole_row(b, in, d, x);
+  b->regs[in->dst] = d;
+}
+
+// ---- passes ----
+static void point_at_register(struct tile_op *op, struct reg r) {
+  op->at = (char *)r.data;
+  op->dtype = DTYPE_F32;
+  op->moves = -1;
+  op->per_row = r.shape == SHAPE_ROW;
+  op->row_bytes = (op->per_row ? 1 : r.stride) * (int64_t)sizeof(float);
+}
+
+static void point_at_view(const struct block *b, struct tile_op *op, const struct view *v,
+                          enum row_input_class cls) {
+  bool every_row = cls == IN_PER_COL || cls == IN_SCALAR;
+  op->per_row = cls == IN_PER_ROW || cls == IN_SCALAR;
+  op->at = (char *)view_at(v, every_row ? 0 : b->row, op->per_row ? 0 : b->col);
+  op->dtype = (uint8_t)v->dtype;
+  op->moves = -1;
+  op->row_bytes = every_row ? 0 : v->stride * element_bytes(v->dtype);
+}
+
+static struct tile_op point(const struct block *b, const struct pass_op *from, float *stash) {
+  struct tile_op op = {
+      .run = tile_functions[from->code], .code = from->code, .aux = from->aux, .scalar = from->imm};
+  switch (from->where) {
+  case AT_STASH:
+    op.at = (char *)(stash + from->index * TILE_FLOATS);
+    break;
+  case AT_REGISTER:
+    point_at_register(&op, b->regs[from->index]);
+    break;
+  case AT_RESULT:
+    point_at_register(&op, destination(b, from->index));
+    break;
+  case AT_INPUT:
+    point_at_view(b, &op, &b->call->inputs[from->index],
+                  b->kernel->program.inputs[from->index].cls);
+    break;
+  case AT_OUTPUT:
+    point_at_view(b, &op, &b->call->outputs[from->index], IN_FULL);
+    break;
+  default: // the address is not used
+    op.at = (char *)stash;
+    break;
+  }
+  return op;
+}
+
+static void run_pass(struct block *b, const struct row_pass *pass) {
+  float stash[STASH_FLOATS] __attribute__((aligned(64)));
+  struct tile_op ops[PASS_OPS_MAX + 1];
+  for (int i = 0; i < pass->n; i++)
+    ops[i] = point(b, &b->kernel->pass_ops[pass->first + i], stash);
+  ops[pass->n] = (struct tile_op){.run = tile_end, .code = PASS_END};
+  for (int i = 0; i < pass->n; i++)
+    ops[i].run = tile_function_of(ops[i].code, ops[i + 1].code);
+  for (int32_t r = 0; r < b->rows; r++) {
+    for (int i = 0; i < pass->n; i++)
+      if (ops[i].per_row) load_floats(&ops[i].scalar, ops[i].at, (enum dtype)ops[i].dtype, 1);
+    tiles_of_row(ops, b->cols, stash);
+    for (int i = 0; i < pass->n; i++)
+      ops[i].at += ops[i].row_bytes;
+  }
+  for (uint64_t kept = pass->kept; kept; kept &= kept - 1) {
+    int i = __builtin_ctzll(kept);
+    b->regs[b->kernel->program.insts[i].dst] = destination(b, i);
+  }
+}
+
 static void run_block(struct block *b) {
-  const struct row_program *p = &b->kernel->program;
-  for (int i = 0; i < p->n_insts; i++) {
-    const struct row_inst *in = &p->insts[i];
-    if (in->op == RI_STORE) {
-      if (!b->kernel->done[i]) run_store(b, in);
-      continue;
-    }
-    if (in->op == RI_LOAD) {
-      b->regs[in->dst] = run_load(b, i);
-      continue;
-    }
-    struct reg d = destination(b, i), x = b->regs[in->a];
-    if (in->op <= RI_MAX)
-      run_binary(b, in->op, d, x, b->regs[in->b]);
-    else if (in->op <= RI_CAST)
-      run_unary(b, in, d, x);
+  for (int i = 0; i < b->kernel->n_steps; i++) {
+    struct row_step step = b->kernel->steps[i];
+    if (step.is_pass)
+      run_pass(b, &b->kernel->passes[step.index]);
     else
-      run_whole_row(b, in, d, x);
-    b->regs[in->dst] = d;
+      run_alone(b, step.index);
   }
 }
 
