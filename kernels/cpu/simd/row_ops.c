@@ -331,7 +331,7 @@ static void point_at_view(const struct block *b, struct tile_op *op, const struc
 
 static struct tile_op point(const struct block *b, const struct pass_op *from, float *stash) {
   struct tile_op op = {
-      .run = tile_functions[from->code], .code = from->code, .aux = from->aux, .scalar = from->imm};
+      .dtype = DTYPE_F32, .code = from->code, .aux = from->aux, .scalar = {from->imm, from->imm}};
   switch (from->where) {
   case AT_STASH:
     op.at = (char *)(stash + from->index * TILE_FLOATS);
@@ -356,20 +356,50 @@ static struct tile_op point(const struct block *b, const struct pass_op *from, f
   return op;
 }
 
+// Readies the operations for one row or two from `at` on.
+static void take_rows(struct tile_op *ops, int n, int32_t rows) {
+  for (int i = 0; i < n; i++) {
+    struct tile_op *op = &ops[i];
+    op->gap =
+        rows == 2 && op->moves ? op->row_bytes : HALF_FLOATS * element_bytes((enum dtype)op->dtype);
+    for (int r = 0; op->per_row && r < rows; r++)
+      load_floats(&op->scalar[r], op->at + r * op->row_bytes, (enum dtype)op->dtype, 1);
+    if (op->per_row && rows == 1) op->scalar[1] = op->scalar[0];
+  }
+}
+
+static void next_row(struct tile_op *ops, int n) {
+  for (int i = 0; i < n; i++) {
+    ops[i].at += ops[i].row_bytes;
+    ops[i].scalar[0] = ops[i].scalar[1];
+  }
+}
+
+// Do the rows of the pass read a line that is the same for all of them?
+static bool shares_a_line(const struct tile_op *ops, int n) {
+  for (int i = 0; i < n; i++)
+    if (ops[i].moves && ops[i].row_bytes == 0 && !ops[i].per_row) return true;
+  return false;
+}
+
 static void run_pass(struct block *b, const struct row_pass *pass) {
   float stash[STASH_FLOATS] __attribute__((aligned(64)));
   struct tile_op ops[PASS_OPS_MAX + 1];
-  for (int i = 0; i < pass->n; i++)
+  int n = pass->n;
+  for (int i = 0; i < n; i++)
     ops[i] = point(b, &b->kernel->pass_ops[pass->first + i], stash);
-  ops[pass->n] = (struct tile_op){.run = tile_end, .code = PASS_END};
-  for (int i = 0; i < pass->n; i++)
+  ops[n] = (struct tile_op){.run = tile_end, .code = PASS_END};
+  for (int i = 0; i < n; i++)
     ops[i].run = tile_function_of(ops[i].code, ops[i + 1].code);
-  for (int32_t r = 0; r < b->rows; r++) {
-    for (int i = 0; i < pass->n; i++)
-      if (ops[i].per_row) load_floats(&ops[i].scalar, ops[i].at, (enum dtype)ops[i].dtype, 1);
-    tiles_of_row(ops, b->cols, stash);
-    for (int i = 0; i < pass->n; i++)
-      ops[i].at += ops[i].row_bytes;
+  int32_t at_once = shares_a_line(ops, n) ? 2 : 1;
+  for (int32_t r = 0, rows; r < b->rows; r += rows) {
+    rows = b->rows - r < at_once ? b->rows - r : at_once;
+    take_rows(ops, n, rows);
+    int32_t c = tiles_of_rows(ops, rows, b->cols, stash);
+    for (int32_t i = 0; i < rows; i++) {
+      if (c < b->cols) rest_of_row(ops, c, b->cols, stash);
+      next_row(ops, n);
+    }
   }
   for (uint64_t kept = pass->kept; kept; kept &= kept - 1) {
     int i = __builtin_ctzll(kept);

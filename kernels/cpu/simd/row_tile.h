@@ -1,10 +1,11 @@
 // A pass over the tiles of one row. See kernels/cpu/row.h.
 //
 // A whole tile is eight vectors, which hide the latency of an addition and leave room for operands
-// in the 16 registers of AVX2. They are the arguments of the operations' functions, so they stay in
-// registers from one to the next: each function ends in a call of the next operation's, which the
-// compiler makes a jump. What is left of a row goes through the same operations one by one with two
-// vectors, one, or part of one.
+// in the 16 registers of AVX2: of one row, or four each of two rows where those share operands (a
+// bias is then fetched once for both). They are the arguments of the operations' functions, so they
+// stay in registers from one to the next: each function ends in a call of the next operation's,
+// which the compiler makes a jump. What is left of a row goes through the same operations one by
+// one with two vectors, one, or part of one.
 #ifndef KERNELS_CPU_SIMD_ROW_TILE_H
 #define KERNELS_CPU_SIMD_ROW_TILE_H
 
@@ -13,9 +14,11 @@
 #include "kernels/cpu/simd/lines.h"
 
 #define TILE_VECTORS 8
+#define HALF_VECTORS 4
 // A long pass has hardly more than one tile in flight, too little to wait for memory meanwhile.
 #define AHEAD_BYTES 1024
 #define TILE_FLOATS (TILE_VECTORS * VL)
+#define HALF_FLOATS (HALF_VECTORS * VL)
 // A tile for each register, and one to lay the accumulator down in.
 #define STASH_FLOATS ((ROW_MAX_REGS + 1) * TILE_FLOATS)
 
@@ -28,16 +31,18 @@ struct tile_op {
   tile_function *run; // of a whole tile
   char *at;           // column 0 of the block
   int64_t moves;      // all ones; 0: `at` is a tile of the stash, the same at every column
-  float scalar;       // forms with _ONE
+  int64_t gap;        // bytes from the first vector of the tile to the fifth
+  float scalar[2];    // forms with _ONE: of the first four vectors and of the others
   uint8_t code, aux;
   uint8_t dtype;     // of what lies at `at`
-  uint8_t per_row;   // `scalar` is read anew at each row
+  uint8_t per_row;   // the scalars are read anew at each row
   int64_t row_bytes; // from one row to the next
 };
 
 #define EACH_VECTOR(F, how)                                                                        \
   F(0, how) F(1, how) F(2, how) F(3, how) F(4, how) F(5, how) F(6, how) F(7, how)
-#define FLOATS_AT(j) ((float *)at + j * VL)
+#define PLACE(j, bytes) (at + (j < HALF_VECTORS ? 0 : op->gap) + j % HALF_VECTORS * VL * bytes)
+#define FLOATS_AT(j) ((float *)PLACE(j, 4))
 #define OPERAND(j) (whole ? vf_load(FLOATS_AT(j)) : vf_load_n(FLOATS_AT(j), n))
 #define SET(j, formula)                                                                            \
   if (w > j) v[j] = formula(j);
@@ -50,7 +55,7 @@ struct tile_op {
   }
 #define WITH_ONE(j, formula)                                                                       \
   if (w > j) {                                                                                     \
-    vf x = v[j];                                                                                   \
+    vf x = v[j], y = j < HALF_VECTORS ? low : high;                                                \
     v[j] = formula;                                                                                \
   }
 #define BINARY(name, formula)                                                                      \
@@ -58,43 +63,46 @@ struct tile_op {
     EACH_VECTOR(WITH_MEMORY, formula)                                                              \
     return;                                                                                        \
   case PASS_##name##_ONE: {                                                                        \
-    vf y = vf_set(op->scalar);                                                                     \
+    vf low = vf_set(op->scalar[0]), high = w > HALF_VECTORS ? vf_set(op->scalar[1]) : low;         \
     EACH_VECTOR(WITH_ONE, formula)                                                                 \
     return;                                                                                        \
   }
-#define BF16_OPERAND(j) vf_load_bf16((const uint16_t *)at + j * VL)
+#define BF16_OPERAND(j) vf_load_bf16((const uint16_t *)PLACE(j, 2))
 #define AHEAD(j, distance)                                                                         \
-  if (w > j && whole && j * VL % 16 == 0) __builtin_prefetch(at + j * VL * 4 + distance);
+  if (w > j && whole && j * VL % 16 == 0) __builtin_prefetch(PLACE(j, 4) + distance);
 #define SAVE(j) (whole ? vf_store(FLOATS_AT(j), v[j]) : vf_store_n(FLOATS_AT(j), v[j], n))
-#define SAVE_BF16(j) vf_store_bf16((uint16_t *)at + j * VL, v[j])
+#define SAVE_BF16(j) vf_store_bf16((uint16_t *)PLACE(j, 2), v[j])
 #define LAY_DOWN(j) vf_store(line + j * VL, v[j])
 #define TAKE_UP(j) vf_load(line + j * VL)
 #define RELU(j) vf_relu(v[j])
 #define ROUND_BF16(j) ((vf)(vf_bf16_bits(v[j]) << 16))
 
+INLINE void tile_convert(const struct tile_op *op, char *at, float *line, float *fetched,
+                         int32_t n) {
+  if (op->code == PASS_FETCH)
+    load_floats(fetched, at, (enum dtype)op->dtype, n);
+  else if (op->code == PASS_LOAD_BF16)
+    load_floats(line, at, DTYPE_BF16, n);
+  else
+    store_floats(at, (enum dtype)op->dtype, line, n);
+}
+
 // What is too long for eight live vectors goes through memory.
 static __attribute__((noinline)) void tile_call(const struct tile_op *op, int64_t c, float *stash,
                                                 int32_t n) {
-  float *line = stash + ROW_MAX_REGS * TILE_FLOATS;
-  char *at = op->at + c * element_bytes((enum dtype)op->dtype);
-  switch (op->code) {
-  case PASS_LOAD_BF16:
-    load_floats(line, at, DTYPE_BF16, n);
-    break;
-  case PASS_FETCH:
-    load_floats(stash + op->aux * TILE_FLOATS, at, (enum dtype)op->dtype, n);
-    break;
-  case PASS_SAVE_BF16:
-  case PASS_STORE:
-    store_floats(at, (enum dtype)op->dtype, line, n);
-    break;
-  case PASS_ACT:
+  float *line = stash + ROW_MAX_REGS * TILE_FLOATS, *fetched = stash + op->aux * TILE_FLOATS;
+  if (op->code == PASS_ACT) {
     activate_floats((enum activation)op->aux, line, line, n);
-    break;
-  default:
-    round_floats((enum dtype)op->aux, line, line, n);
-    break;
+    return;
   }
+  if (op->code == PASS_ROUND) {
+    round_floats((enum dtype)op->aux, line, line, n);
+    return;
+  }
+  char *at = op->at + c * element_bytes((enum dtype)op->dtype);
+  tile_convert(op, at, line, fetched, n < HALF_FLOATS ? n : HALF_FLOATS);
+  if (n > HALF_FLOATS)
+    tile_convert(op, at + op->gap, line + HALF_FLOATS, fetched + HALF_FLOATS, n - HALF_FLOATS);
 }
 
 // One operation on `n` floats from column `c` on: w vectors, or (not whole) fewer than one.
@@ -208,12 +216,18 @@ INLINE void tile_part(const struct tile_op *op, int64_t c, float *stash, const i
   }
 }
 
-// All tiles of one row; the last operation is PASS_END.
-static void tiles_of_row(const struct tile_op *ops, int32_t cols, float *stash) {
+// Whole tiles of one row or of two; the last operation is PASS_END. Returns the column after them.
+static int32_t tiles_of_rows(const struct tile_op *ops, int32_t rows, int32_t cols, float *stash) {
   const vf zero = {0};
+  const int32_t width = rows == 2 ? HALF_FLOATS : TILE_FLOATS;
   int32_t c = 0;
-  for (; c + TILE_FLOATS <= cols; c += TILE_FLOATS)
+  for (; c + width <= cols; c += width)
     ops->run(ops, c, stash, zero, zero, zero, zero, zero, zero, zero, zero);
+  return c;
+}
+
+// The columns from `c` on of one row.
+static void rest_of_row(const struct tile_op *ops, int32_t c, int32_t cols, float *stash) {
   for (; c + 2 * VL <= cols; c += 2 * VL)
     tile_part(ops, c, stash, 2, true, 2 * VL);
   for (; c + VL <= cols; c += VL)
@@ -221,6 +235,7 @@ static void tiles_of_row(const struct tile_op *ops, int32_t cols, float *stash) 
   if (c < cols) tile_part(ops, c, stash, 1, false, cols - c);
 }
 
+#undef PLACE
 #undef EACH_VECTOR
 #undef FLOATS_AT
 #undef OPERAND
