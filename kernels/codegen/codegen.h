@@ -50,7 +50,7 @@ struct ir_op {
   uint8_t segment; // reductions before it
   bool crosses;    // a vector that a later segment reads
 };
-#define ROW_IR_MAX (3 * ROW_MAX_INSTS)
+#define ROW_IR_MAX (4 * ROW_MAX_INSTS)
 struct row_ir {
   const struct row_program *prog;
   int n, n_segments; // segments: reductions + 1

@@ -140,7 +140,7 @@ struct cost {
 // wider buffer has offset_bytes of its first column and the buffer's stride.
 #define STEP_MAX_IN ROW_MAX_INPUTS
 #define STEP_MAX_OUT ROW_MAX_OUTPUTS
-#define STEP_MAX_NODES 24
+#define STEP_MAX_NODES 36
 struct step {
   enum step_kind kind;
   enum row_kind rows; // iteration space
