@@ -1,13 +1,18 @@
-# ./dev bench cpu|rpc|ab [arguments] : ours beside the peers in one run; results under bench/results/.
+# ./dev bench WHAT [arguments] : ours beside the peers in one run; results under bench/results/.
 #   cpu   MiniLM and a BERT-base shape beside PyTorch, onnxruntime, OpenVINO   (bench/peers/cpu.py --help)
 #   rpc   the gRPC path with an identity model beside gRPC C++                 (bench/peers/rpc.py --help)
 #   ab    fused against unfused, in total and by kind of step                  (bench/ab.py --help)
+#   chain, reductions, epilogue, attention   fused against separate, measured against predicted   (bench/fusion.py --help)
 cmd_bench() {
   local what=${1:-}
   shift || true
   case $what in
     cpu | rpc | ab) ;;
-    *) die "which one? ./dev bench cpu|rpc|ab" ;;
+    chain | reductions | epilogue | attention)
+      bench_fusion "$what" "$@"
+      return
+      ;;
+    *) die "which one? ./dev bench cpu|rpc|ab|chain|reductions|epilogue|attention" ;;
   esac
   mkdir -p "$FW_ROOT/bench/results"
   need_packages "${PACKAGES_BUILD[@]}" "${PACKAGES_DEMO[@]}"
@@ -49,3 +54,11 @@ build_grpc_peer() {
 }
 
 bench_ab() { "$FW_PYTHON" "$FW_ROOT/bench/ab.py" "$@"; }
+
+# With --from it only draws what was measured elsewhere.
+bench_fusion() {
+  need_packages "${PACKAGES_BUILD[@]}"
+  need_python
+  [[ " $* " = *" --from "* ]] || build_preset release bench_fusion
+  "$FW_PYTHON" "$FW_ROOT/bench/fusion.py" "$@"
+}
