@@ -38,9 +38,18 @@ enum row_shape {
   F(SUB_FROM) /* accumulator <- operand - accumulator */                                           \
   F(DIV_INTO)                                                                                      \
   F(MAX_WITH)                                                                                      \
-  F(ADD_ONE) F(SUB_ONE) F(MUL_ONE) F(DIV_ONE) F(MAX_ONE) F(SUB_FROM_ONE) F(DIV_INTO_ONE)           \
-      F(MAX_WITH_ONE) F(RELU) F(ACT) /* `aux`: enum activation */                                  \
-      F(ROUND_BF16) F(ROUND)         /* `aux`: enum dtype */
+  F(ADD_ONE)                                                                                       \
+  F(SUB_ONE)                                                                                       \
+  F(MUL_ONE)                                                                                       \
+  F(DIV_ONE)                                                                                       \
+  F(MAX_ONE)                                                                                       \
+  F(SUB_FROM_ONE)                                                                                  \
+  F(DIV_INTO_ONE)                                                                                  \
+  F(MAX_WITH_ONE)                                                                                  \
+  F(RELU)                                                                                          \
+  F(ACT) /* `aux`: enum activation */                                                              \
+  F(ROUND_BF16)                                                                                    \
+  F(ROUND) /* `aux`: enum dtype */
 enum pass_code {
 #define PASS_CODE(name) PASS_##name,
   PASS_CODES(PASS_CODE)
