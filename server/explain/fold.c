@@ -31,11 +31,11 @@ struct fold *fold_make(const uint64_t *keys, int32_t n, int32_t *n_folds) {
   *n_folds = 0;
   if (!folds) return NULL;
   for (int32_t i = 0; i < n;) {
-    struct fold fold = best_fold(keys + i, n - i), *last = &folds[*n_folds - 1];
+    struct fold fold = best_fold(keys + i, n - i);
     fold.first = i;
     // Entries that do not repeat are one stretch.
-    if (fold.times == 1 && *n_folds > 0 && last->times == 1)
-      last->period++;
+    if (fold.times == 1 && *n_folds > 0 && folds[*n_folds - 1].times == 1)
+      folds[*n_folds - 1].period++;
     else
       folds[(*n_folds)++] = fold;
     i += fold.period * fold.times;

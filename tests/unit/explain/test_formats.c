@@ -53,6 +53,10 @@ static void text_of_an_attention_block_on_a_gpu(void **state) {
   (void)state;
   golden_of(1, true, EXPLAIN_TEXT, "attention_gpu.txt");
 }
+static void text_of_a_chain_on_a_gpu(void **state) {
+  (void)state;
+  golden_of(3, true, EXPLAIN_TEXT, "chain_gpu.txt");
+}
 static void text_of_a_model_without_kernels(void **state) {
   (void)state;
   golden_of(4, false, EXPLAIN_TEXT, "identity_cpu.txt");
@@ -312,6 +316,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(text_of_bert_base),
       cmocka_unit_test(text_of_an_attention_block_on_a_gpu),
+      cmocka_unit_test(text_of_a_chain_on_a_gpu),
       cmocka_unit_test(text_of_a_model_without_kernels),
       cmocka_unit_test(json_of_an_mlp_block),
       cmocka_unit_test(json_parses_and_its_figures_agree),
