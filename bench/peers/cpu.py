@@ -152,8 +152,8 @@ def run_model(model, sequences, threads, rounds, peers, fp32_only, with_floor, b
     earlier = before.get("rounds", {})
     found = {name: earlier.get(name, []) + found.get(name, []) for name in [*earlier, *found]}
     medians, lengths = medians_of(found), [len(sequence) for sequence in sequences]
-    result = {**before, "sentences": len(sequences), "tokens": sum(lengths), "versions": {**before.get("versions", {}), **versions},
-              "medians": medians, "rounds": found,
+    result = {**before, "sentences": len(sequences), "tokens": sum(lengths), "medians": medians, "rounds": found,
+              "versions": {**before.get("versions", {}), **versions},
               "ratios": {"fp32": ratios(medians, "fusewire", False), "bf16": ratios(medians, "fusewire_bf16", True)}}
     if with_floor:
         result["floor"] = floor(lengths, threads, ["--base"] if names == "bert-base" else [])

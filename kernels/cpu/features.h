@@ -38,8 +38,10 @@ struct cpu_ops {
   void (*softmax_run)(const struct attention_call *call);
   void (*scale_run)(const struct attention_call *call);
   void (*context_run)(const struct attention_call *call);
-  // Own fp32 product (own.h): chosen where it measures faster than the library's.
+  // Own products (own.h): fp32, chosen where it measures faster than the library's; bf16 for
+  // processors without bf16 instructions.
   void (*product_f32_run)(const struct product_call *call);
+  void (*product_bf16_run)(const struct product_call *call);
   int32_t panel_cols; // of its packed weights
   // n elements from one float dtype to another, rounded to nearest even.
   void (*convert)(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n);

@@ -20,6 +20,7 @@ struct slice { // of the library: some columns
 struct product {
   struct product_spec spec;
   enum product_kind kind;
+  uint8_t layout; // enum own_layout
   int32_t n_units;
   char *packed;          // PRODUCT_OWN: [n columns up to whole panels, k]
   bool owned;            // `packed` is to be freed
@@ -54,38 +55,59 @@ static void cut_slices(struct product *p) {
   }
 }
 
-static bool is_amx(const struct product *p) {
-  return p->spec.problem.w_dtype == DTYPE_BF16;
+// How our own kernels keep the weights; OWN_NONE: they do not take the problem.
+enum own_layout { OWN_NONE, OWN_F32, OWN_BF16, OWN_AMX };
+
+static enum own_layout layout_of(const struct product_spec *spec) {
+  const struct linear_problem *problem = &spec->problem;
+  if (problem->x_dtype != problem->w_dtype) return OWN_NONE;
+  if (problem->x_dtype == DTYPE_F32) return OWN_F32;
+  if (problem->x_dtype != DTYPE_BF16) return OWN_NONE;
+  return spec->features->amx_bf16 && amx_supports(problem->k) ? OWN_AMX : OWN_BF16;
 }
 
-static bool own_supports(const struct product_spec *spec) {
-  const struct linear_problem *problem = &spec->problem;
-  if (problem->x_dtype != problem->w_dtype) return false;
-  if (problem->x_dtype == DTYPE_F32) return true;
-  return problem->x_dtype == DTYPE_BF16 && spec->features->amx_bf16 && amx_supports(problem->k);
+// The library has bf16 products for processors with bf16 instructions only.
+static bool library_supports(const struct product_spec *spec) {
+  if (!onednn_version()) return false;
+  bool narrow = spec->problem.x_dtype != DTYPE_F32 || spec->problem.w_dtype != DTYPE_F32;
+  return !narrow || spec->features->avx512_bf16 || spec->features->amx_bf16;
 }
 
 // Measured on Sapphire Rapids and on Zen 3 (bench/cpu/bench_product.c): our kernels win for every
-// row count where there is AVX2, AVX-512 or AMX, chiefly by their epilogues.
+// row count where there is AVX2, AVX-512 or AMX, chiefly by their epilogues. Weights that are
+// widened from bf16 are for processors that have nothing better.
 static enum product_kind choose(const struct product_spec *spec) {
-  if (spec->kind == PRODUCT_LIBRARY || !own_supports(spec)) return PRODUCT_LIBRARY;
-  if (spec->kind == PRODUCT_OWN) return PRODUCT_OWN;
-  return spec->ops->isa >= CPU_AVX2 || !onednn_version() ? PRODUCT_OWN : PRODUCT_LIBRARY;
+  enum own_layout layout = layout_of(spec);
+  if (layout == OWN_NONE) return PRODUCT_LIBRARY;
+  if (spec->kind == PRODUCT_OWN || !library_supports(spec)) return PRODUCT_OWN;
+  if (spec->kind == PRODUCT_LIBRARY || layout == OWN_BF16) return PRODUCT_LIBRARY;
+  return spec->ops->isa >= CPU_AVX2 ? PRODUCT_OWN : PRODUCT_LIBRARY;
 }
 
 static int32_t panel_cols(const struct product_spec *spec) {
-  return spec->problem.w_dtype == DTYPE_BF16 ? AMX_COLS : spec->ops->panel_cols;
+  return layout_of(spec) == OWN_AMX ? AMX_COLS : spec->ops->panel_cols;
 }
 
 int32_t product_packing(const struct product_spec *spec, int32_t *align) {
   *align = panel_cols(spec);
   if (choose(spec) != PRODUCT_OWN) return 0;
-  return spec->problem.w_dtype == DTYPE_BF16 ? -AMX_COLS : *align;
+  return (int32_t)layout_of(spec) * 1024 + *align;
 }
 
 static size_t packed_bytes(const struct product *p, int32_t n) {
   int32_t k = p->spec.problem.k;
-  return is_amx(p) ? amx_bytes(n, k) : own_f32_bytes(n, k, p->spec.ops->panel_cols);
+  if (p->layout == OWN_AMX) return amx_bytes(n, k);
+  return own_bytes(n, k, p->spec.ops->panel_cols, p->spec.problem.w_dtype);
+}
+
+static void pack_rows(const struct product *p, void *out, const void *rows, int32_t n) {
+  int32_t k = p->spec.problem.k, panel = p->spec.ops->panel_cols;
+  if (p->layout == OWN_AMX)
+    amx_pack(out, rows, n, k);
+  else if (p->layout == OWN_BF16)
+    own_bf16_pack(out, rows, n, k, panel);
+  else
+    own_f32_pack(out, rows, n, k, panel);
 }
 
 // Some columns at a time: the copy in rows stays small.
@@ -101,10 +123,7 @@ static bool pack_own(struct product *p, product_read_rows read, void *arg) {
     int32_t n = problem->n - first < PACK_COLS ? problem->n - first : PACK_COLS;
     void *out = p->packed + packed_bytes(p, first);
     ok = read(arg, first, n, rows);
-    if (ok && is_amx(p))
-      amx_pack(out, rows, n, problem->k);
-    else if (ok)
-      own_f32_pack(out, rows, n, problem->k, p->spec.ops->panel_cols);
+    if (ok) pack_rows(p, out, rows, n);
   }
   free(rows);
   return ok;
@@ -149,6 +168,7 @@ struct product *product_create(const struct product_spec *spec, product_read_row
   p->spec = *spec;
   p->n_units = n_units;
   p->kind = kind;
+  p->layout = kind == PRODUCT_OWN ? layout_of(spec) : OWN_NONE;
   const struct linear_problem *problem = &spec->problem;
   p->bias_inside = problem->n_epilogue > 0 && problem->epilogue[0].kind == EPI_BIAS;
   p->direct = problem->y_dtype == DTYPE_F32 || problem->n_epilogue == (p->bias_inside ? 1 : 0);
@@ -198,7 +218,11 @@ int64_t product_bytes(const struct product *p) {
 }
 
 size_t product_workspace_bytes(const struct product *p) {
-  if (p->kind == PRODUCT_OWN) return OWN_SUMS_FLOATS * sizeof(float);
+  if (p->kind == PRODUCT_OWN) {
+    size_t floats = OWN_SUMS_FLOATS;
+    if (p->layout == OWN_BF16) floats += own_wide_floats(p->spec.problem.k);
+    return floats * sizeof(float);
+  }
   size_t sums = p->direct ? 0 : (size_t)PRODUCT_ROWS * (size_t)p->widest * sizeof(float);
   return ((size_t)((p->spec.problem.n + 15) & ~15) * sizeof(float) + sums + 63) &
          ~(size_t)63; // a converted bias, then sums
@@ -240,8 +264,10 @@ static void run_own(const struct product *p, const struct product_run *run) {
                               .next = run->next,
                               .sums = run->workspace,
                               .epilogue = columns_epilogue(p, run, first, end - first, 0)};
-  if (is_amx(p))
+  if (p->layout == OWN_AMX)
     amx_product_run(&call, p->spec.ops->epilogue_run);
+  else if (p->layout == OWN_BF16)
+    p->spec.ops->product_bf16_run(&call);
   else
     p->spec.ops->product_f32_run(&call);
 }

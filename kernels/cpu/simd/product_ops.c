@@ -1,9 +1,12 @@
-// Our own fp32 product, compiled once for each instruction set. See kernels/cpu/own.h.
+// Our own fp32 product, and bf16 by way of it, compiled once for each instruction set. See
+// kernels/cpu/own.h.
 //
 // The micro-kernel keeps ROWS x 2 vectors of sums in registers: one weight vector pair is loaded
 // for ROWS x 2 multiply-adds, and x comes as broadcasts. 14 rows fill the 32 registers of AVX-512,
 // 6 the 16 of AVX2.
 #include "kernels/cpu/own.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/table.h"
 
@@ -13,8 +16,6 @@
 #define MR 6
 #endif
 #define PANEL (2 * VL)
-#define DEPTH                                                                                      \
-  768 // of k at a time: a panel of so many rows, the next one, and x share the second level
 
 // Where rows 0..13 of x begin, as five pointers and one stride: row 7 is p[1] + 4 strides. Each
 // address is then one operand of a load (base + index * 1, 2, 4 or 8), and fourteen pointers need
@@ -162,18 +163,25 @@ static void micro_rows(int rows, const struct micro_call *c, int lines) {
   }
 }
 
+// x as floats, and where the pieces of a panel come from.
+struct source {
+  const float *x;
+  int64_t x_stride;
+  float *wide; // bf16: a piece of a panel is widened to here; NULL: panels are fp32
+};
+
 // k in [at, at + depth) of one panel, all rows. While the blocks of rows work on this piece of the
 // weights, each fetches its share of the piece after it, so that memory is read evenly and ahead of
 // need.
-static void run_panel(const struct product_call *c, int32_t col, const float *w, int32_t at,
-                      int32_t depth, const char *next) {
+static void run_panel(const struct product_call *c, const struct source *source, int32_t col,
+                      const float *w, int32_t at, int32_t depth, const char *next) {
   int32_t blocks = (c->rows + MR - 1) / MR;
   for (int32_t b = 0; b < blocks; b++) {
     int32_t begin = c->rows * b / blocks, rows = c->rows * (b + 1) / blocks - begin;
     int lines = fetched_lines(blocks, b);
-    struct micro_call call = {.x = (const float *)c->x + begin * c->x_stride + at,
+    struct micro_call call = {.x = source->x + begin * source->x_stride + at,
                               .w = w,
-                              .x_stride = c->x_stride,
+                              .x_stride = source->x_stride,
                               .k = depth,
                               .resume = at > 0,
                               .out = c->sums + begin * OWN_GROUP_COLS + col % OWN_GROUP_COLS,
@@ -183,17 +191,22 @@ static void run_panel(const struct product_call *c, int32_t col, const float *w,
   }
 }
 
-void SIMD_NAME(product_f32_run)(const struct product_call *call) {
-  int32_t parts = (call->k + DEPTH - 1) / DEPTH;
+// `bytes` of an element of the packed weights.
+INLINE void run_columns(const struct product_call *call, const struct source *source, int bytes) {
+  int32_t parts = (call->k + OWN_DEPTH - 1) / OWN_DEPTH;
   for (int32_t col = 0; col < call->n; col += PANEL) {
-    const float *panel = (const float *)call->weights + (int64_t)col * call->k;
+    const char *panel = (const char *)call->weights + (int64_t)col * call->k * bytes;
     for (int32_t part = 0; part < parts; part++) {
       int32_t at = call->k * part / parts / 4 * 4;
       int32_t end = part + 1 == parts ? call->k : call->k * (part + 1) / parts / 4 * 4;
-      const float *w = panel + (int64_t)at * PANEL;
-      const char *next = (const char *)(panel + (int64_t)end * PANEL);
+      const char *w = panel + (int64_t)at * PANEL * bytes;
+      const char *next = panel + (int64_t)end * PANEL * bytes;
       if (end == call->k && col + PANEL >= call->n && call->next) next = call->next;
-      run_panel(call, col, w, at, end - at, next);
+      if (bytes == 2) {
+        load_bf16_floats(source->wide, (const uint16_t *)w, (end - at) * PANEL);
+        w = (const char *)source->wide;
+      }
+      run_panel(call, source, col, (const float *)w, at, end - at, next);
     }
     int32_t first = col / OWN_GROUP_COLS * OWN_GROUP_COLS, done = col + PANEL;
     if (done % OWN_GROUP_COLS != 0 && done < call->n) continue;
@@ -201,4 +214,18 @@ void SIMD_NAME(product_f32_run)(const struct product_call *call) {
     epilogue_rectangle(&call->epilogue, call->sums, OWN_GROUP_COLS, 0, call->rows, first, cols,
                        SIMD_NAME(epilogue_run));
   }
+}
+
+void SIMD_NAME(product_f32_run)(const struct product_call *call) {
+  struct source source = {.x = call->x, .x_stride = call->x_stride};
+  run_columns(call, &source, 4);
+}
+
+void SIMD_NAME(product_bf16_run)(const struct product_call *call) {
+  float *wide = call->sums + OWN_SUMS_FLOATS;
+  int64_t stride = ((int64_t)call->k + 15) & ~INT64_C(15);
+  for (int32_t r = 0; r < call->rows; r++)
+    load_bf16_floats(wide + r * stride, (const uint16_t *)call->x + r * call->x_stride, call->k);
+  struct source source = {.x = wide, .x_stride = stride, .wide = wide + PRODUCT_ROWS * stride};
+  run_columns(call, &source, 2);
 }

@@ -39,6 +39,7 @@ const struct cpu_ops SIMD_NAME(cpu_ops) = {
     .scale_run = SIMD_NAME(scale_run),
     .context_run = SIMD_NAME(context_run),
     .product_f32_run = SIMD_NAME(product_f32_run),
+    .product_bf16_run = SIMD_NAME(product_bf16_run),
     .panel_cols = 2 * VL,
     .convert = convert,
     .activate = activate,

@@ -13,5 +13,6 @@ void SIMD_NAME(softmax_run)(const struct attention_call *call);
 void SIMD_NAME(scale_run)(const struct attention_call *call);
 void SIMD_NAME(context_run)(const struct attention_call *call);
 void SIMD_NAME(product_f32_run)(const struct product_call *call);
+void SIMD_NAME(product_bf16_run)(const struct product_call *call);
 
 #endif

@@ -27,7 +27,6 @@ static int usable_cores(void) {
 static void fill_caps(struct device *device, int n_threads) {
   struct device_caps *caps = &device->caps;
   const struct cpu_features *f = &device->features;
-  bool bf16 = f->avx512_bf16 || f->amx_bf16;
   caps->name = "cpu";
   caps->n_threads = n_threads;
   snprintf(caps->description, sizeof caps->description, "%s (%s%s, %d threads)", f->brand,
@@ -51,7 +50,7 @@ static void fill_caps(struct device *device, int n_threads) {
   caps->plan.rates.row_bytes = f->l2_bytes / 2;
   caps->plan.rates.tile_m = PRODUCT_ROWS;
   caps->plan.dtype_ok[DTYPE_F32] = true;
-  caps->plan.dtype_ok[DTYPE_BF16] = bf16;
+  caps->plan.dtype_ok[DTYPE_BF16] = true; // widened where there are no bf16 instructions
   caps->plan.dtype_ok[DTYPE_I32] = caps->plan.dtype_ok[DTYPE_I64] = true;
 }
 
