@@ -21,10 +21,9 @@ const char args_help[] =
     "  --version         print the version\n"
     "  --help            print this\n"
     "\n"
-    "SIGTERM, SIGINT or SIGHUP drains: health turns NOT_SERVING, what was accepted is answered, "
-    "then "
-    "the process ends;\n"
-    "a second signal cuts off what is left.\n"
+    "SIGTERM or SIGINT drains: health turns NOT_SERVING, what was accepted is answered, then the "
+    "process ends;\n"
+    "a second signal cuts off what is left. SIGHUP loads every model again from its file.\n"
     "Exit codes: 0 ended in good order; 1 failed while starting or running; 2 wrong usage, "
     "settings or models.\n";
 

@@ -30,6 +30,6 @@
 #define LIMIT_SAFETENSORS_TENSORS (1 << 15) // of one file, used or not
 #define LIMIT_EXPLAIN_NODES 640 // of a model that Explain writes on a loop; 48 layers have 583
 #define LIMIT_EXPLAIN_BYTES ((4 << 20) - 4096) // of Explain: what stock clients take, 4 MiB
-#define LIMIT_SYNTHETIC_BYTES (64LL << 30)  // all synthetic weights of a model, as fp32
+#define LIMIT_SYNTHETIC_BYTES (64LL << 30)     // all synthetic weights of a model, as fp32
 
 #endif

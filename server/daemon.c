@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "descriptors.h"
 #include "net/net.h"
+#include "notify.h"
 #include "obs/metrics.h"
 #include "parts.h"
 #include "reload.h"
@@ -127,6 +128,7 @@ static void *loader_main(void *arg) {
             daemon->parts.devices.backend->name);
   atomic_store(&daemon->load, LOAD_DONE);
   print_ready(daemon);
+  notify_ready(registry_count(daemon->parts.registry));
   daemon->reloader.executors = daemon->executors;
   daemon->reloader.n_executors = daemon->n_executors;
   reloader_run(&daemon->reloader);
@@ -305,12 +307,23 @@ static bool asks_for_the_end(int number) {
   return number == SIGTERM || number == SIGINT;
 }
 
+// The next signal; 0: it is time to say that we are alive.
+static int next_signal(const sigset_t *signals) {
+  int64_t every_ns = notify_alive_every_ns();
+  struct timespec every = {every_ns / NS_PER_S, every_ns % NS_PER_S};
+  if (every_ns == 0) return sigwaitinfo(signals, NULL);
+  int number = sigtimedwait(signals, NULL, &every);
+  return number < 0 && errno == EAGAIN ? 0 : number;
+}
+
 // Until a signal asks for the end (true), or something made going on pointless (false).
 static bool serve(struct daemon *daemon, const sigset_t *signals) {
   for (;;) {
-    int number = sigwaitinfo(signals, NULL);
+    int number = next_signal(signals);
     if (asks_for_the_end(number)) return true;
     if (number == SIGHUP) reloader_ask(&daemon->reloader); // also while the first models load
+    // Whoever waits for answers waits for the loops: a process whose loops hang is not alive.
+    if (number == 0 && api_pulse(&daemon->api)) notify_alive();
     if (atomic_load(&daemon->load) == LOAD_FAILED || device_lost(daemon)) return false;
   }
 }
@@ -388,6 +401,7 @@ static void tear_down(struct daemon *daemon) {
 static enum exit_code run(struct daemon *daemon, const sigset_t *signals) {
   bool asked = serve(daemon, signals);
   enum exit_code code = asked ? EXIT_GOOD : EXIT_FAILED;
+  notify_stopping();
   api_drain(&daemon->api);
   bool lost = device_lost(daemon);
   bool patient = asked && drain_delay(daemon->conf, signals);
@@ -440,6 +454,7 @@ enum exit_code daemon_run(const struct server_conf *conf) {
   daemon = (struct daemon){.conf = conf, .parts = {.conf = conf}, .started_ns = clock_now_ns()};
   sigset_t signals;
   take_signals(&signals);
+  notify_open();
   if (conf->n_models == 0)
     log_warn("no_models", "no model file is given (command line, models): nothing is served");
   struct error err;

@@ -1,5 +1,6 @@
 #include "reload.h"
 #include "base/log.h"
+#include "notify.h"
 #include "sched/needs.h"
 
 #include <ctype.h>
@@ -272,11 +273,13 @@ static void adopt(struct reloader *reloader) {
 }
 
 static void reload_all(struct reloader *reloader) {
+  notify_reloading();
   log_info("reloading", "every model that serves is loaded again from its file");
   for (int i = 0; i < table(reloader)->n && !atomic_load(&reloader->stop); i++) {
     struct error err;
     if (table(reloader)->entries[i].model) (void)reload_entry(reloader, i, &err);
   }
+  notify_ready(table(reloader)->n);
 }
 
 void reloader_run(struct reloader *reloader) {

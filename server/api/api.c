@@ -75,12 +75,26 @@ void api_changed(struct api *api) {
     if (api->wakes[i]) wake_signal(api->wakes[i]);
 }
 
+static bool has_passed(const struct api *api, int loop, uint32_t epoch) {
+  uint32_t passed = atomic_load_explicit(&api->loops[loop].passed, memory_order_acquire);
+  return (int32_t)(passed - epoch) >= 0;
+}
+
+bool api_pulse(struct api *api) {
+  bool all = true;
+  for (int i = 0; i < api->n_loops; i++)
+    all = all && has_passed(api, i, api->pulse);
+  if (!all) return false;
+  api_changed(api);
+  api->pulse = atomic_load(&api->epoch);
+  return true;
+}
+
 bool api_quiesce(struct api *api, const _Atomic bool *give_up) {
   api_changed(api);
   uint32_t epoch = atomic_load(&api->epoch);
   for (int i = 0; i < api->n_loops; i++)
-    while ((int32_t)(atomic_load_explicit(&api->loops[i].passed, memory_order_acquire) - epoch) <
-           0) {
+    while (!has_passed(api, i, epoch)) {
       if (atomic_load(give_up)) return false;
       usleep(200);
     }

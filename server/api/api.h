@@ -49,6 +49,7 @@ struct api {
   // Grows with every change that a client may be waiting to hear of, and with every table of the
   // registry that is to be reclaimed.
   _Atomic uint32_t epoch;
+  uint32_t pulse;                  // the epoch of the last api_pulse
   struct wake *wakes[LIMIT_LOOPS]; // api_connect
   struct api_loop loops[LIMIT_LOOPS];
   struct registry *registry;
@@ -71,6 +72,9 @@ void api_close(struct api *api); // after net_close: every request is back in it
 void api_connect(struct api *api, struct wake *const *wakes);
 // Something that health tells has changed: Watch calls hear of it. Any thread.
 void api_changed(struct api *api);
+// False: a loop has not turned since the last call. Sends the loops another sign to answer. One
+// thread.
+bool api_pulse(struct api *api);
 // Asks every loop to let go of what it may have read from the registry, and waits until all have:
 // registry_reclaim may follow. False: `give_up` became true first. Not on a loop's thread.
 bool api_quiesce(struct api *api, const _Atomic bool *give_up);

@@ -89,9 +89,26 @@ class LifeTest(unittest.TestCase):
                 break
             time.sleep(0.02)
         self.assertEqual((in_flight, accepted), (0, finished))
+        self.assert_statistics(daemon, model, metrics)
         if sent is not None:
             self.assertEqual(accepted, sent)
         return metrics
+
+    def assert_statistics(self, daemon, model, metrics):
+        """ModelStatistics tells what /metrics tells: success, and fail with the cancelled ones in it."""
+        def finished(code):
+            return sum(value for key, value in metrics.items() if key.startswith("fusewire_infer_finished_total{")
+                       and f'model="{model}"' in key and f'code="{code}"' in key)
+
+        with grpc.insecure_channel(daemon.address) as channel:
+            reply = channel.unary_unary("/inference.GRPCInferenceService/ModelStatistics")(pb.chunk(1, model), timeout=30)
+        entry = dict(pb.fields(dict(pb.fields(reply))[1]))
+        stats = dict(pb.fields(entry[6]))
+        counts = [dict(pb.fields(stats[field])).get(1, 0) for field in (1, 2)]
+        everything = model_metric(metrics, "fusewire_infer_finished_total", model)
+        self.assertEqual(counts, [finished("OK"), everything - finished("OK")])
+        response = dict(pb.fields(dict(pb.fields(entry[9]))[2]))
+        self.assertEqual(dict(pb.fields(response[6])).get(1, 0), finished("CANCELLED"))
 
     # ---- start -----------------------------------------------------------------------------------
     def test_start_memory_and_idleness(self):
@@ -433,6 +450,29 @@ class LifeTest(unittest.TestCase):
                 self.assertIn(b"200 OK", probe.recv(1000))
             for one in crowd:
                 one.close()
+
+    def test_a_supervisor_hears_of_every_state(self):
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+            supervisor.bind(f"{folder}/notify")
+            supervisor.settimeout(30)
+            environment = {**os.environ, "NOTIFY_SOCKET": f"{folder}/notify", "WATCHDOG_USEC": "200000"}
+            with Daemon([f"{MODELS}/block.yaml"], environment=environment) as daemon:
+                def wait_for(word):
+                    heard = []
+                    while not heard or word not in heard[-1]:
+                        heard.append(supervisor.recv(1000).decode())
+                    return heard
+
+                self.assertEqual(wait_for("READY=1")[-1], "READY=1\nSTATUS=1 models\n")
+                for _ in range(3):
+                    began = time.monotonic()
+                    wait_for("WATCHDOG=1")
+                    self.assertLess(time.monotonic() - began, 10)
+                daemon.signal(signal.SIGHUP)
+                self.assertRegex(wait_for("RELOADING=1")[-1], r"^RELOADING=1\nMONOTONIC_USEC=\d+\n$")
+                wait_for("READY=1")
+                daemon.signal()
+                wait_for("STOPPING=1")
 
     def test_an_aborted_scrape_is_no_sigpipe(self):
         daemon = self.start()

@@ -1,6 +1,7 @@
 """Models that come, are replaced and go while others are served: by the repository calls and by SIGHUP."""
 import os
 import signal
+import struct
 import tempfile
 import threading
 import time
@@ -15,7 +16,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 CHECK = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"
 Code = grpc.StatusCode
-ROWS = bytes(range(1, 193))  # one row of 48 values
+ROW = struct.pack("<48f", *[0.1 * i - 2 for i in range(48)])
 
 
 def model_text(seed=1, name="block", version="1", max_tokens=64, hidden=96, extra=""):
@@ -35,7 +36,7 @@ outputs:
 
 
 def request(model="block", rows=1, version=""):
-    return pb.infer_request(model, [pb.tensor("x", "FP32", [rows, 48])], [ROWS * rows], version=version)
+    return pb.infer_request(model, [pb.tensor("x", "FP32", [rows, 48])], [ROW * rows], version=version)
 
 
 class ReloadTest(unittest.TestCase):
