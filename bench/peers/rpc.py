@@ -30,6 +30,19 @@ TICK = os.sysconf("SC_CLK_TCK")
 SIZES = {"4k": 4096, "128k": 131072, "1m": 1 << 20}
 
 
+TLS = None  # (certificate, key) with --tls
+
+
+def make_certificate(folder):
+    """A certificate for localhost: ECDSA on P-256, as most are today."""
+    certificate, key = f"{folder}/server.pem", f"{folder}/server.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
+         "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True)
+    return certificate, key
+
+
 class GrpcCpp:
     path = "/peer.Mirror/Reflect"
 
@@ -40,7 +53,7 @@ class GrpcCpp:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.process = subprocess.Popen(wrap + [PEER, self.mode, str(self.port)], stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(wrap + [PEER, self.mode, str(self.port), *(TLS or ())], stderr=subprocess.DEVNULL)
         for _ in range(600):
             try:
                 socket.create_connection(("127.0.0.1", self.port)).close()
@@ -61,7 +74,10 @@ class Ours:
     name, path = "fusewire", "/inference.GRPCInferenceService/ModelInfer"
 
     def start(self, wrap):
-        self.daemon = Daemon([f"{ROOT}/config/models/identity.yaml"], {"device": {"threads": 1}, "server": {"loops": 1}})
+        settings = {"device": {"threads": 1}, "server": {"loops": 1}}
+        if TLS:
+            settings["tls"] = {"certificate": TLS[0], "key": TLS[1]}
+        self.daemon = Daemon([f"{ROOT}/config/models/identity.yaml"], settings)
         self.daemon.command = wrap + self.daemon.command
         self.daemon.start()
         self.port, self.process = self.daemon.grpc_port, self.daemon.process
@@ -90,7 +106,7 @@ def machine_cpu():
 
 def check_answer(server, message, size):
     """One call by hand: status OK and the payload's own bytes in the reply."""
-    with h2.Connection(server.port, timeout=60) as connection:
+    with h2.Connection(server.port, timeout=60, tls=TLS and TLS[0]) as connection:
         connection.read_until(lambda: connection.settings)
         stream = connection.send_headers(h2.grpc_headers(server.path))
         body, sent = h2.grpc_message(message), 0
@@ -109,7 +125,8 @@ def h2load(server, body, streams, calls, log=None, connections=1):
     command = ["taskset", "-c", "1", "h2load", "-t1", "-c", str(connections), "-m", str(streams), "-n", str(calls), "-d", body,
                "-H", "content-type: application/grpc", "-H", "te: trailers"]
     command += ["--log-file", log] if log else []
-    done = subprocess.run(command + [f"http://127.0.0.1:{server.port}{server.path}"], capture_output=True, text=True)
+    command += [f"{'https' if TLS else 'http'}://localhost:{server.port}{server.path}"]
+    done = subprocess.run(command, capture_output=True, text=True)
     match = re.search(r"finished in .*?, ([\d.]+) req/s", done.stdout)
     failed = re.search(r"(\d+) failed, (\d+) errored", done.stdout)
     if not match or failed.group(1) != "0" or failed.group(2) != "0":
@@ -176,9 +193,18 @@ def main():
     arguments.add_argument("--seconds", type=float, default=2.0)
     arguments.add_argument("--repeats", type=int, default=3)
     arguments.add_argument("--modes", default="callback,queue,raw")
+    arguments.add_argument("--tls", action="store_true", help="all of it over TLS")
     arguments.add_argument("--no-callgrind", action="store_true")
     arguments.add_argument("--out", default=f"{ROOT}/bench/results/rpc.json")
     given = arguments.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if given.tls:
+            global TLS
+            TLS = make_certificate(folder)
+        run(given)
+
+
+def run(given):
     servers = [Ours()] + [GrpcCpp(mode) for mode in given.modes.split(",") if mode]
     rows = []
     print("| bytes | streams | server | calls/s | CPU us/call | p50 us | p99 us | peak RSS MiB | noise |\n" + "|---" * 9 + "|")
@@ -200,7 +226,8 @@ def main():
                 slopes[server.name] = instructions(server)
                 print(f"{server.name}: {slopes[server.name]:.0f} instructions a 4 KiB call")
     with open(given.out, "w") as file:
-        result = {"date": time.strftime("%Y-%m-%d"), "cpu": cpu_model(), "rows": rows, "instructions_4k": slopes}
+        result = {"date": time.strftime("%Y-%m-%d"), "cpu": cpu_model(), "tls": given.tls, "rows": rows,
+                  "instructions_4k": slopes}
         json.dump(result, file, indent=1)
         file.write("\n")
 

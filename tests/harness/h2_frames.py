@@ -3,6 +3,7 @@
 Only HPACK is a library's (hpack); the framing is ours, since an HTTP/2 library refuses to send most bad input.
 """
 import socket
+import ssl
 import struct
 import time
 
@@ -64,9 +65,14 @@ class Stream:
 
 
 class Connection:
-    def __init__(self, port, settings=(), preface=True, window_updates=True, timeout=10.0):
+    def __init__(self, port, settings=(), preface=True, window_updates=True, timeout=10.0, tls=None):
+        """`tls`: the certificate file to trust."""
         self.socket = socket.create_connection(("127.0.0.1", port), timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            context = ssl.create_default_context(cafile=tls)
+            context.set_alpn_protocols(["h2"])
+            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self.timeout = timeout
         self.encoder, self.decoder = hpack.Encoder(), hpack.Decoder()
         self.decoder.max_header_list_size = 1 << 20

@@ -1,0 +1,74 @@
+#include "harness/cmocka_all.h"
+#include "rpc/auth.h"
+#include <stdlib.h>
+#include <unistd.h>
+
+static char path[64];
+
+static enum status open_text(const char *text, struct auth **out, struct error *err) {
+  snprintf(path, sizeof path, "/tmp/fw-test-auth-XXXXXX");
+  int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+  close(fd);
+  enum status status = auth_open(path, out, err);
+  unlink(path);
+  return status;
+}
+
+static bool ok(const struct auth *auth, const char *value) {
+  return auth_ok(auth, (const uint8_t *)value, strlen(value));
+}
+
+static void any_token_of_the_file_is_taken_and_nothing_else(void **state) {
+  (void)state;
+  struct auth *auth = NULL;
+  struct error err;
+  assert_int_equal(open_text("# comment\nalpha\n\nbeta-2\r\nalphaalpha", &auth, &err), STATUS_OK);
+  assert_true(ok(auth, "Bearer alpha"));
+  assert_true(ok(auth, "bEARER beta-2"));
+  assert_true(ok(auth, "Bearer alphaalpha"));
+  const char *wrong[] = {"",
+                         "Bearer",
+                         "Bearer ",
+                         "alpha",
+                         "Bearer alph",
+                         "Bearer alphaa",
+                         "Bearer alphaalphaalpha",
+                         "Bearer  alpha",
+                         "Bearer ALPHA",
+                         "Bearer # comment",
+                         "Basic alpha",
+                         "Bearer beta-2\r"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    if (ok(auth, wrong[i])) fail_msg("'%s' is taken", wrong[i]);
+  auth_close(auth);
+}
+
+static void files_that_cannot_be_are_refused(void **state) {
+  (void)state;
+  struct auth *auth = NULL;
+  struct error err;
+  assert_int_equal(open_text("# only this\n\n", &auth, &err), STATUS_INVALID_ARGUMENT);
+  assert_int_equal(open_text("two words\n", &auth, &err), STATUS_INVALID_ARGUMENT);
+  assert_non_null(strstr(err.message, ":1:"));
+  assert_int_equal(open_text("ok\nna\xc3\xafve\n", &auth, &err), STATUS_INVALID_ARGUMENT);
+  assert_non_null(strstr(err.message, ":2:"));
+  assert_int_equal(auth_open("/nowhere/tokens", &auth, &err), STATUS_INVALID_ARGUMENT);
+  static char text[2 * AUTH_MAX_TOKEN_BYTES];
+  memset(text, 'x', sizeof text - 1);
+  assert_int_equal(open_text(text, &auth, &err), STATUS_INVALID_ARGUMENT);
+  text[0] = 0;
+  for (int i = 0; i <= AUTH_MAX_TOKENS; i++)
+    strcat(text, "t\n");
+  assert_int_equal(open_text(text, &auth, &err), STATUS_INVALID_ARGUMENT);
+  assert_null(auth);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(any_token_of_the_file_is_taken_and_nothing_else),
+      cmocka_unit_test(files_that_cannot_be_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
