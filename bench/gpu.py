@@ -158,13 +158,14 @@ def ratio(a, b):
     return a / b if a and b else None
 
 
-def chain_rows(ours, peers):
-    fused, one, peer = pick(ours, work="chain16"), pick(ours, work="chain1"), pick(peers, peer="chain")
+def chain_rows(program, ours, peers):
+    fused, peer = pick(ours, work="chain16"), pick(peers, peer="chain")
     row("chain of 16 on 2^25 fp32", fused.get("us"), fused.get("floor_us"), peer.get("compiled_us"), "torch.compile",
         ratio(fused.get("us"), fused.get("copy_us")), 1.02)
-    separate = 16 * one["us"] if one else None
-    row("  16 times one step / fused", separate, None, peer.get("separate_us"), "16 kernels", ratio(separate, fused.get("us")),
-        15, at_least=True)
+    words = ("--chain", "16", "--dtype", "fp32", "--hidden", "1024", "32768")
+    plan, off = (pick(program("bench_plan", *mode, *words), bench="plan") for mode in ((), ("--off",)))
+    row("  unfused plan (16 kernels) / fused plan", off.get("us"), None, peer.get("separate_us"), "16 kernels",
+        ratio(off.get("us"), plan.get("us")), 15, at_least=True)
 
 
 def norm_rows(ours, peers):
@@ -181,11 +182,14 @@ def norm_rows(ours, peers):
 def linear_rows(ours, peers):
     for m, k, n in ((16384, 768, 3072), (16384, 1024, 4096), (8192, 4096, 16384)):
         found, peer = pick(ours, work="linear", m=m, k=k, n=n), pick(peers, peer="linear", m=m, k=k, n=n)
-        tiles = [value["bias_erf_us"] for name, value in found.items() if name.startswith("tile")]
-        us, product = min(tiles, default=None), found.get("product_us")
+        tile = found.get(f"tile{found.get('chosen')}", {})
+        us, product, alone = tile.get("bias_erf_us"), found.get("product_us"), tile.get("bias_erf_alone_us")
         row(f"Linear+bias+erf {m}x{k}->{n}", us, product, product, "cuBLASLt, product only", ratio(us, product), 1.10)
-        row("  and a kernel for bias and gelu", us, None, peer.get("eager_us"), "cuBLASLt + gelu kernel",
-            ratio(us, peer.get("eager_us")), 1.0)
+        row("  each alone, at its own clock", alone, None, found.get("product_alone_us"), "cuBLASLt, product only",
+            ratio(alone, found.get("product_alone_us")), 1.10)
+        row("  and a kernel for bias and gelu", us, None, found.get("lt_bias_then_erf_us"), "cuBLASLt + gelu kernel",
+            ratio(us, found.get("lt_bias_then_erf_us")), 1.0)
+        row("  and PyTorch's gelu", alone, None, peer.get("eager_us"), "PyTorch eager", ratio(alone, peer.get("eager_us")), 1.0)
 
 
 def attention_rows(ours, peers):
@@ -242,7 +246,7 @@ def main():
     save(keep, given.out)
     request_row(request_over_loopback(keep))
     rows = program("bench_row")
-    chain_rows(rows, peers.section("chain"))
+    chain_rows(program, rows, peers.section("chain"))
     norm_rows(rows, peers.section("norm"))
     save(keep, given.out)
     attention_rows(program("bench_attention"), peers.section("attention"))

@@ -1,7 +1,8 @@
 // Linear with its epilogue beside cuBLASLt on the same card in the same run: the plain product,
 // cuBLASLt's own bias + tanh-GELU epilogue, its product with bias and a separate kernel for erf
 // GELU (ours, generated: one read and one write at the speed of a copy), and ours with exact erf
-// GELU by each tile. Microseconds of GPU time by graph replay; N(0,1) data.
+// GELU by each tile. Microseconds of GPU time by graph replay; N(0,1) data. These take turns, at
+// one clock; `alone`: each at the clock that the card's power limit leaves it.
 #include "gpu_bench.h"
 
 #include "kernels/gemm/gemm.h"
@@ -131,15 +132,6 @@ static void separate_launch(void *arg) {
   CHECK_CUDA(row_kernel_run(&s->gelu, &s->args, bench_stream));
 }
 
-static double separate_us(const struct size *size, const void *x, const void *w, void *y,
-                          const void *bias, int n) {
-  struct separate s;
-  if (!separate_make(&s, size, x, w, y, bias)) return NAN;
-  double us = bench_us(separate_launch, &s, n);
-  row_kernel_unload(&s.gelu);
-  return us;
-}
-
 struct ours {
   struct linear_problem problem;
   struct view in[4], y;
@@ -162,12 +154,16 @@ static void ours_launch(void *arg) {
   CHECK_CUDA(gemm_sm90_bf16(&call, o->tile, bench_stream));
 }
 
-static double ours_us(struct ours *o, int n_epilogue, int act, enum gemm_tile tile, int n) {
+static void ours_set(struct ours *o, int n_epilogue, int act, enum gemm_tile tile) {
   o->problem.n_epilogue = (uint8_t)n_epilogue;
   o->problem.epilogue[0] = (struct epilogue_op){.kind = EPI_BIAS, .operand = 2};
   o->problem.epilogue[1] = act ? (struct epilogue_op){.kind = EPI_ACT, .act = (uint8_t)act}
                                : (struct epilogue_op){.kind = EPI_ADD, .operand = 3};
   o->tile = tile;
+}
+
+static double ours_us(struct ours *o, int n_epilogue, int act, enum gemm_tile tile, int n) {
+  ours_set(o, n_epilogue, act, tile);
   return bench_us(ours_launch, o, n);
 }
 
@@ -178,12 +174,11 @@ static void run_size(const struct size *s) {
   void *b = bench_normal(DTYPE_BF16, s->n, 1), *r = bench_normal(DTYPE_BF16, s->m * s->n, 1), *y;
   CHECK_CUDA(cudaMalloc(&y, (size_t)(s->m * s->n) * 2));
   struct product plain, fused;
+  struct separate separate;
   double first = 0, best = 0, fused_first = 0, fused_best = 0;
   int n = flop > 2e11 ? 3 : 10;
   product_make(&plain, s, x, w, y, NULL, CUBLASLT_EPILOGUE_DEFAULT);
   product_make(&fused, s, x, w, y, b, CUBLASLT_EPILOGUE_GELU_BIAS);
-  product_times(&plain, n, &first, &best);
-  product_times(&fused, n, &fused_first, &fused_best);
   struct ours o = {.problem = {.n = s->n,
                                .k = s->k,
                                .x_dtype = DTYPE_BF16,
@@ -195,11 +190,28 @@ static void run_size(const struct size *s) {
   o.in[2] = (struct view){b, s->n, s->n, DTYPE_BF16},
   o.in[3] = (struct view){r, s->n, s->n, DTYPE_BF16};
   o.y = (struct view){y, s->n, s->n, DTYPE_BF16};
+  struct ours in_turn[GEMM_TILES];
+  struct bench_work work[GEMM_TILES + 3] = {{product_launch, &plain, 0},
+                                            {product_launch, &fused, 0}};
+  for (int tile = 0; tile < GEMM_TILES; tile++) {
+    in_turn[tile] = o;
+    ours_set(&in_turn[tile], 2, ACT_GELU_ERF, (enum gemm_tile)tile);
+    work[2 + tile] = (struct bench_work){ours_launch, &in_turn[tile], 0};
+  }
+  work[2 + GEMM_TILES] = (struct bench_work){separate_launch, &separate, NAN};
+  bool built = separate_make(&separate, s, x, w, y, b);
+  bench_turns(work, 2 + GEMM_TILES + built, n);
+  if (built) row_kernel_unload(&separate.gelu);
+  product_times(&plain, n, &first, &best);
+  product_times(&fused, n, &fused_first, &fused_best);
   printf("{\"work\": \"linear\", \"m\": %ld, \"k\": %d, \"n\": %d, \"product_us\": %.2f, "
-         "\"product_best_us\": %.2f, \"tflops\": %.0f, "
-         "\"lt_bias_tanh_us\": %.2f, \"lt_bias_tanh_best_us\": %.2f, \"lt_bias_then_erf_us\": %.2f",
-         (long)s->m, s->k, s->n, first, best, flop / best / 1e6, fused_first, fused_best,
-         separate_us(s, x, w, y, b, n));
+         "\"chosen\": %d, \"tflops\": %.0f, \"lt_bias_tanh_us\": %.2f, \"lt_bias_then_erf_us\": "
+         "%.2f,\n   "
+         "\"product_alone_us\": %.2f, \"product_alone_best_us\": %.2f, "
+         "\"lt_bias_tanh_alone_us\": %.2f, \"lt_bias_tanh_alone_best_us\": %.2f",
+         (long)s->m, s->k, s->n, work[0].us,
+         (int)gemm_pick_tile(s->m, s->n, device.multiprocessors), flop / work[0].us / 1e6,
+         work[1].us, work[2 + GEMM_TILES].us, first, best, fused_first, fused_best);
   for (int tile = 0; tile < GEMM_TILES; tile++) {
     double none = ours_us(&o, 0, 0, (enum gemm_tile)tile, n),
            gelu = ours_us(&o, 2, ACT_GELU_ERF, (enum gemm_tile)tile, n);
@@ -207,10 +219,13 @@ static void run_size(const struct size *s) {
     double bias = ours_us(&o, 1, 0, (enum gemm_tile)tile, n);
     o.problem.epilogue[0] = (struct epilogue_op){.kind = EPI_ACT, .act = ACT_GELU_ERF};
     double erf_only = bench_us(ours_launch, &o, n);
-    printf(",\n   \"tile%d\": {\"bias_us\": %.2f, \"erf_us\": %.2f, \"none_us\": %.2f, "
-           "\"bias_erf_us\": %.2f, \"bias_residual_us\": %.2f, \"erf_of_product\": %.3f, "
-           "\"tflops\": %.0f}",
-           tile, bias, erf_only, none, gelu, residual, gelu / first, flop / gelu / 1e6);
+    double us = work[2 + tile].us;
+    printf(",\n   \"tile%d\": {\"bias_erf_us\": %.2f, \"erf_of_product\": %.3f, \"tflops\": %.0f, "
+           "\"none_alone_us\": %.2f, \"bias_alone_us\": %.2f, \"erf_alone_us\": %.2f, "
+           "\"bias_erf_alone_us\": %.2f, \"bias_residual_alone_us\": %.2f, "
+           "\"alone_erf_of_product\": %.3f}",
+           tile, us, us / work[0].us, flop / us / 1e6, none, bias, erf_only, gelu, residual,
+           gelu / first);
   }
   printf("}\n");
   fflush(stdout);

@@ -3,8 +3,9 @@
 // peers' encoder stacks have it (peers_encoder.py): no embedding, no pooling.
 //
 //   bench_plan [--dtype bf16|fp16|fp32] [--off] [--steps] [--hidden H] [--heads N] [--inter F]
-//              [--layers L] LENGTHS...
-// LENGTHS: tokens of each sequence of the batch (128; or 32x128 for 32 of 128). A step's time is
+//              [--layers L] [--chain K] LENGTHS...
+// LENGTHS: tokens of each sequence of the batch (128; or 32x128 for 32 of 128). --chain: K
+// pointwise steps on [T, hidden] instead of the stack, with --off a kernel each. A step's time is
 // that of a graph of all steps of its kind alone, divided by their number: its weights come from
 // memory, its activations are as warm as they happen to be. The floor of a step is the larger of
 // its bytes at the rate of a copy and its operations at what cuBLAS reaches on large products.
@@ -19,6 +20,7 @@ struct bench_options {
   struct encoder_shape shape;
   enum fusion_mode mode;
   bool steps;
+  int32_t chain; // pointwise steps instead of layers, where not 0
   int32_t lengths[1024];
   int32_t n;
 };
@@ -54,13 +56,15 @@ static void parse(struct bench_options *o, int argc, char **argv) {
       o->shape.inter = atoi(value);
     else if (!strcmp(argv[i], "--layers") && ++i)
       o->shape.layers = atoi(value);
+    else if (!strcmp(argv[i], "--chain") && ++i)
+      o->chain = atoi(value), o->shape.layers = 0;
     else
       parse_lengths(o, argv[i]);
   }
   if (o->n == 0) parse_lengths(o, "128");
 }
 
-static void build_stack(struct encoder *e, const struct encoder_shape *shape) {
+static void build_graph(struct encoder *e, const struct encoder_shape *shape, int32_t chain) {
   memset(e, 0, sizeof *e);
   e->shape = *shape;
   e->seed = 1;
@@ -74,9 +78,12 @@ static void build_stack(struct encoder *e, const struct encoder_shape *shape) {
   int32_t x = graph_add_tensor(&e->graph, &input);
   for (int32_t i = 0; i < shape->layers; i++)
     x = encoder_layer(e, x);
+  for (int32_t i = 0; i < chain; i++)
+    x = encoder_node(
+        e, (struct node){.op = OP_SCALE, .in = {x}, .n_in = 1, .attrs = {.factor = 1.001f}});
   e->graph.outputs[0] = x;
   e->graph.n_outputs = 1;
-  e->graph.has_sequences = true;
+  e->graph.has_sequences = chain == 0;
 }
 
 // ---- measuring ----
@@ -237,17 +244,18 @@ int main(int argc, char **argv) {
   uint64_t seed = 2;
   if (backend_cuda.probe() == 0) return 77;
   parse(&o, argc, argv);
-  build_stack(&e, &o.shape);
+  build_graph(&e, &o.shape, o.chain);
   encoder_batch_make(&batch, o.lengths, o.n, 2, &seed);
   open_setup(&s, &e, &o, &batch);
   first_run(&s, &e, &batch);
   double us = replay_us(&s, NULL), floor = 0;
   for (int32_t i = 0; i < s.plan->n_steps; i++)
     floor += floor_us(&s.plan->steps[i], &s.geometry);
-  printf("{\"bench\": \"plan\", \"layers\": %d, \"hidden\": %d, \"dtype\": \"%s\", \"fusion\": "
+  printf("{\"bench\": \"plan\", \"layers\": %d, \"chain\": %d, \"hidden\": %d, \"dtype\": \"%s\", "
+         "\"fusion\": "
          "\"%s\", \"seqs\": %d, \"tokens\": %d, \"steps\": %d, \"us\": %.1f, \"floor_us\": %.1f}\n",
-         o.shape.layers, o.shape.hidden, dtype_name(o.shape.compute), fusion_name(o.mode), o.n,
-         batch.geometry.n_tokens, s.plan->n_steps, us, floor);
+         o.shape.layers, o.chain, o.shape.hidden, dtype_name(o.shape.compute), fusion_name(o.mode),
+         o.n, batch.geometry.n_tokens, s.plan->n_steps, us, floor);
   if (o.steps) print_steps(&s);
   backend_cuda.unload(s.device, s.bound);
   backend_cuda.lane_close(s.device, s.lane);

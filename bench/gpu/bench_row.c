@@ -57,8 +57,6 @@ static const struct work works[] = {
       I(RI_LOAD, 2, 2), I(RI_LOAD, 3, 3), I(RI_LAYER_NORM, 4, 0, .b = 2, .c = 3, .imm = 1e-5f),
       I(RI_STORE, 0, 4)}},
     {"softmax", 1, 0, 1, 3, {I(RI_LOAD, 0, 0), I(RI_SOFTMAX, 0, 0), I(RI_STORE, 0, 0)}},
-    {"chain1", 1, 0, 1, 4, {I(RI_LOAD, 0, 0), CHAIN, I(RI_STORE, 0, 0)}}, // one op of chain16: it
-                                                                          // unfused
 };
 struct size {
   int work;
@@ -72,7 +70,6 @@ static const struct size sizes[] = {
     {3, DTYPE_BF16, 16384, 4096}, {4, DTYPE_BF16, 65536, 768},  {4, DTYPE_BF16, 32768, 1024},
     {4, DTYPE_BF16, 16384, 4096}, {4, DTYPE_BF16, 8192, 8192},  {5, DTYPE_BF16, 65536, 768},
     {5, DTYPE_BF16, 16384, 4096}, {6, DTYPE_BF16, 16384, 4096}, {2, DTYPE_F32, 16384, 4096},
-    {7, DTYPE_F32, 32768, 1024},
 };
 static struct jit *jit;
 static bool compile_only;

@@ -31,12 +31,9 @@ static int compare_float(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-// Microseconds of one `launch(arg)`; `n` launches a graph, at least 15 replays or about 0.15 s.
-static inline double bench_us(void (*launch)(void *arg), void *arg, int n) {
+static inline cudaGraphExec_t bench_capture(void (*launch)(void *arg), void *arg, int n) {
   cudaGraph_t graph;
   cudaGraphExec_t exec;
-  cudaEvent_t start, stop;
-  float times[400], ms = 0;
   launch(arg); // outside the capture: whatever loads late does so here
   CHECK_CUDA(cudaStreamSynchronize(bench_stream));
   CHECK_CUDA(cudaStreamBeginCapture(bench_stream, cudaStreamCaptureModeThreadLocal));
@@ -44,6 +41,57 @@ static inline double bench_us(void (*launch)(void *arg), void *arg, int n) {
     launch(arg);
   CHECK_CUDA(cudaStreamEndCapture(bench_stream, &graph));
   CHECK_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  cudaGraphDestroy(graph);
+  return exec;
+}
+
+// Of works that take turns.
+struct bench_work {
+  void (*launch)(void *arg);
+  void *arg;
+  double us;
+};
+
+// Microseconds of one launch of each: n launches a graph, a graph of each in turn, for about 0.5 s.
+// Near its power limit the card gives a work that stands alone the clock that this work allows, and
+// the clock lags behind by a tenth of a second; in turns all see the same one.
+static inline void bench_turns(struct bench_work *work, int n_work, int n) {
+  enum { WORKS = 16, ROUNDS = 200, COLD = 5 };
+  cudaGraphExec_t exec[WORKS];
+  cudaEvent_t start, stop;
+  static float times[WORKS][ROUNDS];
+  float total = 0;
+  CHECK_CUDA(cudaEventCreate(&start));
+  CHECK_CUDA(cudaEventCreate(&stop));
+  for (int i = 0; i < n_work; i++)
+    exec[i] = bench_capture(work[i].launch, work[i].arg, n);
+  int rounds = 0;
+  for (int round = -COLD; round < ROUNDS && (round < 15 || total < 500); round++) {
+    rounds = round + 1;
+    for (int i = 0; i < n_work; i++) {
+      float ms;
+      CHECK_CUDA(cudaEventRecord(start, bench_stream));
+      CHECK_CUDA(cudaGraphLaunch(exec[i], bench_stream));
+      CHECK_CUDA(cudaEventRecord(stop, bench_stream));
+      CHECK_CUDA(cudaEventSynchronize(stop));
+      CHECK_CUDA(cudaEventElapsedTime(&ms, start, stop));
+      if (round >= 0) times[i][round] = ms, total += ms;
+    }
+  }
+  for (int i = 0; i < n_work; i++) {
+    qsort(times[i], (size_t)rounds, sizeof *times[i], compare_float);
+    work[i].us = times[i][rounds / 2] * 1e3 / n;
+    cudaGraphExecDestroy(exec[i]);
+  }
+  cudaEventDestroy(start);
+  cudaEventDestroy(stop);
+}
+
+// Microseconds of one `launch(arg)`; `n` launches a graph, at least 15 replays or about 0.15 s.
+static inline double bench_us(void (*launch)(void *arg), void *arg, int n) {
+  cudaEvent_t start, stop;
+  float times[400], ms = 0;
+  cudaGraphExec_t exec = bench_capture(launch, arg, n);
   CHECK_CUDA(cudaEventCreate(&start));
   CHECK_CUDA(cudaEventCreate(&stop));
   int replays = 3;
@@ -63,7 +111,6 @@ static inline double bench_us(void (*launch)(void *arg), void *arg, int n) {
   cudaEventDestroy(start);
   cudaEventDestroy(stop);
   cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
   return times[replays / 2] * 1e3 / n;
 }
 
