@@ -37,30 +37,29 @@ static __device__ __forceinline__ float fw_max(float a, float b) {
 // Phi(-a) = 2^q(a): one special-function instruction where erfc by reciprocal and exponential takes
 // two, and no cancellation on either side. Fitted to math.erfc in double, weighted for the relative
 // error of Phi that an output can show:
-//   DEGREE 6, bf16: 1.5e-4 up to a = 3, growing to 5e-3 at 10, where Phi is 8e-24;
-//   DEGREE 7, fp16: 3e-6 up to a = 3, growing to 4e-4 at 5.8, where a Phi is below fp16's least
+//   DEGREE 5, bf16: 2.4e-4 up to a = 3, growing to 8e-3 at 6, where a Phi is 6e-9;
+//   DEGREE 6, fp16: 1.3e-5 up to a = 3, growing to 3e-4 at 5.8, where a Phi is below fp16's least
 //   number.
-// Beyond that a stays where it is: the result is a constant too small to see.
+// That is less than a tenth of what rounding to the output costs. Beyond 10 or 5.8 a stays where it
+// is: the result is a constant too small to see.
 template <int DEGREE> static __device__ __forceinline__ float fw_gelu_erf_fast(float x) {
-  const float a = fminf(fabsf(x), DEGREE == 6 ? 10.0f : DEGREE == 7 ? 5.8f : 13.3f);
+  const float a = fminf(fabsf(x), DEGREE == 5 ? 10.0f : DEGREE == 6 ? 5.8f : 13.3f);
   float q;
-  if (DEGREE == 6) {
-    q = 1.2759342536874529e-05f;
-    q = fmaf(q, a, -0.00042966578431486075f);
-    q = fmaf(q, a, 0.006027194574550296f);
-    q = fmaf(q, a, -0.04781413666732952f);
-    q = fmaf(q, a, -0.46557911364549626f);
-    q = fmaf(q, a, -1.148188804349554f);
-    q = fmaf(q, a, -1.0002121563487067f);
-  } else if (DEGREE == 7) {
-    q = -1.2952762751539276e-06f;
-    q = fmaf(q, a, 5.288611957234466e-05f);
-    q = fmaf(q, a, -0.0008765983679621236f);
-    q = fmaf(q, a, 0.008346562584516704f);
-    q = fmaf(q, a, -0.05371910874441269f);
-    q = fmaf(q, a, -0.4586304360970093f);
-    q = fmaf(q, a, -1.151209729376708f);
-    q = fmaf(q, a, -0.9999968960519534f);
+  if (DEGREE == 5) {
+    q = -0.00023809197591617703f;
+    q = fmaf(q, a, 0.005020557437092066f);
+    q = fmaf(q, a, -0.045538634061813354f);
+    q = fmaf(q, a, -0.4677460193634033f);
+    q = fmaf(q, a, -1.1474943161010742f);
+    q = fmaf(q, a, -1.0002437829971313f);
+  } else if (DEGREE == 6) {
+    q = 2.957103424705565e-05f;
+    q = fmaf(q, a, -0.0007138996734283864f);
+    q = fmaf(q, a, 0.007789588067680597f);
+    q = fmaf(q, a, -0.052745088934898376f);
+    q = fmaf(q, a, -0.4594462215900421f);
+    q = fmaf(q, a, -1.1509467363357544f);
+    q = fmaf(q, a, -1.0000120401382446f);
   } else {
     q = -1.8800030421317615e-09f;
     q = fmaf(q, a, 1.378949860963985e-07f);

@@ -30,7 +30,7 @@ static int encode(CUtensorMap *out, enum dtype dtype, const void *data, uint32_t
                   const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box,
                   CUtensorMapSwizzle swizzle) {
   encode_fn encoder;
-  const cuuint32_t steps[3] = {1, 1, 1};
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   if ((uintptr_t)data % 16 != 0) return CUDA_UNSUPPORTED;
   for (uint32_t i = 0; i + 1 < rank; i++) {
     if (strides[i] % 16 != 0 || strides[i] == 0 || strides[i] >= 1ull << 40)
@@ -52,6 +52,16 @@ int tensor_map_matrix(CUtensorMap *out, enum dtype dtype, const void *data, int6
                    strides[1] = {(cuuint64_t)stride * 2};
   const cuuint32_t box[2] = {64, (cuuint32_t)box_rows};
   return encode(out, dtype, data, 2, dims, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+int tensor_map_interleaved(CUtensorMap *out, enum dtype dtype, const void *data, int64_t rows,
+                           int64_t cols, int64_t stride, int box_rows) {
+  const cuuint64_t row = (cuuint64_t)stride * 2;
+  const cuuint64_t dims[5] = {(cuuint64_t)cols, 2, 4, 4, (cuuint64_t)rows / 32};
+  const cuuint64_t strides[4] = {row, row * 8, row * 2, row * 32};
+  const cuuint32_t box[5] = {64, 2, 4, 4, (cuuint32_t)box_rows / 32};
+  if (rows % 32 != 0) return CUDA_UNSUPPORTED;
+  return encode(out, dtype, data, 5, dims, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 int tensor_map_heads(CUtensorMap *out, enum dtype dtype, const void *data, int64_t tokens,

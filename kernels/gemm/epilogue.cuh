@@ -76,7 +76,10 @@ template <class D> static __device__ __forceinline__ float2 load_pair(const void
     return __half22float2(*(const __half2 *)((const __half *)p + i));
 }
 
-// DEGREE: of the erf polynomial, by how fine the output is.
+// Of the polynomial in GELU, by how fine the output is: one number for all kernels of a dtype,
+// whose rows are the same bits.
+template <class T> constexpr int GELU_DEGREE = __is_same(T, __nv_bfloat16) ? 5 : 6;
+
 template <int ACT, int DEGREE> static __device__ __forceinline__ float activate(float x) {
   if (ACT == ACT_GELU_ERF) return fw_gelu_erf_fast<DEGREE>(x);
   if (ACT == ACT_GELU_TANH) return fw_gelu_tanh_fast(x);

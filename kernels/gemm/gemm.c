@@ -2,18 +2,22 @@
 // for. Pure arithmetic on the shape and the addresses.
 #include "kernels/gemm/gemm.h"
 
+// Clusters of two 128-row tiles, tile_n columns wide.
+static int64_t clusters(int64_t m, int32_t n, int tile_n) {
+  return (m + 255) / 256 * ((n + tile_n - 1) / tile_n);
+}
+
 // Work of the busiest block, in columns of 128 x 64 x 1 products: what is left over in the last
 // wave counts in full.
 static int64_t busiest(int64_t m, int32_t n, int tile_n, int sms) {
-  int64_t tiles = (m + 255) / 256 * ((n + tile_n - 1) / tile_n), clusters = sms / 2;
-  return (tiles + clusters - 1) / clusters * tile_n;
+  int64_t at_once = sms / 2;
+  return (clusters(m, n, tile_n) + at_once - 1) / at_once * tile_n;
 }
 
 enum gemm_tile gemm_pick_tile(int64_t m, int32_t n, int sms) {
-  int64_t pingpong = busiest(m, n, 128, sms), cooperative = busiest(m, n, 192, sms);
-  // the cooperative tile does not hide its epilogue: it must save a tenth
-  return cooperative + cooperative / 10 < pingpong ? GEMM_COOPERATIVE_128x192
-                                                   : GEMM_PINGPONG_128x128;
+  if (gemm_pick_narrow(m, n, sms)) return GEMM_DEFERRED_128x64;
+  int64_t direct = busiest(m, n, 128, sms), deferred = busiest(m, n, 192, sms);
+  return deferred <= direct ? GEMM_DEFERRED_128x192 : GEMM_DIRECT_128x128;
 }
 
 static int64_t small_blocks(int64_t m, int32_t n, int bn) {
@@ -23,6 +27,10 @@ static int64_t small_blocks(int64_t m, int32_t n, int bn) {
 // Few rows, or so few tiles that two a multiprocessor hold them all.
 bool gemm_pick_small(int64_t m, int32_t n, int sms) {
   return m <= 64 || small_blocks(m, n, 64) <= 2 * sms;
+}
+
+bool gemm_pick_narrow(int64_t m, int32_t n, int sms) {
+  return small_blocks(m, n, 64) > sms && clusters(m, n, 64) <= sms / 2;
 }
 
 int gemm_pick_small_n(int64_t m, int32_t n, int sms) {
@@ -65,8 +73,24 @@ static bool hopper(const struct kernel_call *call) {
   return call->device->sm == 90 && tensor_core_operands(call);
 }
 
+// [bias] [activation], for the tiles that store straight from registers.
+static bool direct_suits(const struct kernel_call *call) {
+  const struct linear_problem *p = call->linear;
+  for (int i = 0; i < p->n_epilogue; i++) {
+    const struct epilogue_op *op = &p->epilogue[i];
+    bool bias = op->kind == EPI_BIAS && i == 0,
+         act = op->kind == EPI_ACT && i == p->n_epilogue - 1 &&
+               (op->act == ACT_GELU_ERF || op->act == ACT_GELU_TANH || op->act == ACT_SILU);
+    if (!bias && !act) return false;
+  }
+  return p->n % 32 == 0 && p->y_dtype == p->x_dtype && view_aligned(call->out);
+}
+
 static bool small_suits(const struct kernel_call *call) {
-  return gemm_pick_small(call->m, call->linear->n, call->device->multiprocessors);
+  int32_t n = call->linear->n;
+  int sms = call->device->multiprocessors;
+  return gemm_pick_small(call->m, n, sms) &&
+         !(call->m > 64 && gemm_pick_narrow(call->m, n, sms) && direct_suits(call));
 }
 
 static int run_small(const struct kernel_call *call, int bn, int split,

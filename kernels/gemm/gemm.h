@@ -8,11 +8,20 @@
 extern "C" {
 #endif
 
-enum gemm_tile { GEMM_PINGPONG_128x128, GEMM_COOPERATIVE_128x192, GEMM_TILES };
+// Tiles of Hopper's kernel. All but the first take the common epilogues alone, with rows of W by
+// the 32; the kernel uses the first where they do not suit.
+enum gemm_tile {
+  GEMM_PINGPONG_128x128,
+  GEMM_DIRECT_128x128,
+  GEMM_DEFERRED_128x192,
+  GEMM_DEFERRED_128x64,
+  GEMM_TILES
+};
 
-// By what an epilogue costs against the products it could hide under, and by how full the last wave
-// is.
+// By how full the last wave is.
 enum gemm_tile gemm_pick_tile(int64_t m, int32_t n, int sms);
+// Do tiles of 128 x 64 make one wave, where the kernel for few rows would need more than one?
+bool gemm_pick_narrow(int64_t m, int32_t n, int sms);
 bool gemm_pick_small(int64_t m, int32_t n, int sms);  // the kernel for few rows instead
 int gemm_pick_small_n(int64_t m, int32_t n, int sms); // its tile's columns
 int gemm_pick_split(int64_t m, int32_t n, int32_t k, int bn,

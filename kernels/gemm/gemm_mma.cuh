@@ -25,7 +25,7 @@ template <class T_, int BM_, int BN_, int WARPS_M_, int WARPS_N_, int STAGES_> s
   static constexpr int BK = 64, THREADS = WARPS_M * WARPS_N * 32;
   static constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N; // a warp's part of the tile
   static constexpr int MB = WM / 16, NB = WN / 8;
-  static constexpr int DEGREE = __is_same(T, __nv_bfloat16) ? 6 : 7;
+  static constexpr int DEGREE = GELU_DEGREE<T>;
   static constexpr int A_BYTES = BM * 128, STAGE_BYTES = A_BYTES + BN * 128,
                        SHARED_BYTES = STAGES * STAGE_BYTES;
 };

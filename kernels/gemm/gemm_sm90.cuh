@@ -12,32 +12,32 @@
 // PING-PONG: each warpgroup owns whole tiles (128 x 128) and they take turns at the tensor cores,
 // so one's epilogue runs under the other's products. It moves 160 bytes of shared memory a clock at
 // the tensor cores' full rate (a product of 64 x 128 reads 96, filling the ring writes 64), and a
-// multiprocessor has 128: the tensor cores can be 80 % busy. COOPERATIVE: both work on one tile
-// (128 x 192, 64 rows each): 138 bytes a clock. One warpgroup stays a little ahead of the other,
-// results wait in registers as 16 bits and go out under the next tile's products. No residual by
-// bulk copy. gemm_pick_tile chooses.
+// multiprocessor has 128: the tensor cores can be 80 % busy. DEFERRED (gemm_sm90_deferred.cuh):
+// both work on one tile (128 x 192, 64 rows each): 138 bytes a clock. Each has two sets of
+// accumulators; the epilogue of the last tile runs in pieces between the matrix instructions of the
+// next. The same with 128 x 64 where that makes one wave of few rows. gemm_pick_tile chooses.
 //
-// Each consumer warp has boxes of 16 x 64 results (2 KiB) in shared memory, in which fragments
-// become rows (stmatrix under the 128-byte swizzle) for the copy engine to store. Where there are
-// as many boxes as a tile needs, the residual comes to the same boxes by bulk copies that were
-// asked for before the products began.
+// Results leave in one of two ways. DIRECT, for [bias] [activation] (gemm_sm90_direct.cuh): from
+// registers. Else each consumer warp has boxes of 16 x 64 results (2 KiB) in shared memory, in which
+// fragments become rows (stmatrix under the 128-byte swizzle) for the copy engine to store, and to
+// which the residual comes by bulk copies that were asked for before the products began.
 //
 // Shared memory: STAGES x (BM + BN) x 128 bytes, BOXES x 16 KiB, bias, barriers. Everything outside
-// m, n, k is zero-filled or clipped by the copy engine.
+// m, n, k is zero-filled or clipped.
 //
 // Bound: the tensor cores, at the clock that the card's power limit allows (an H200 at 690 W ran
-// them at 1.4 to 1.7 GHz). By the clock inside a block (16384 x 768 -> 3072): the products of a
-// tile take 7600 clocks, 6144 by the tensor cores and 7680 by shared memory. Beside them an
-// instruction of the epilogue costs 2.7 clocks and one that touches shared memory far more, so that
-// bias + GELU took 10,400 clocks a tile and were not hidden; hence the bias asked for a tile ahead,
-// and as few operations a value as the output can tell. Measured on an H200, bf16, against
-// cuBLASLt's plain product in the same run (bench/results): no epilogue 0.99x to 1.03x; bias +
-// exact erf GELU 1.19x (16384 x 768 -> 3072; before 1.22x to 1.25x), 1.13x (16384 x 1024 ->
-// 4096), 1.02x (8192 x 4096 -> 16384).
+// them at 1.4 to 1.7 GHz): time goes with clocks and with energy. An epilogue that touches shared
+// memory, which the products fill, waits long for it: through the boxes bias + GELU took 10,400
+// clocks a tile of 128 x 128 against 7600 for the products (k = 768; 6144 by the tensor cores
+// alone), and was not hidden. Hence direct stores, and as few operations a value as the output can
+// tell. Measured on an H200, bf16, bias + exact erf GELU against cuBLASLt's plain product, in turns
+// at one clock and each alone at the clock that its power leaves it (bench/results): 1.05x and 1.10x
+// (16384 x 768 -> 3072; the library's own epilogue, tanh: 1.18x and 1.12x), 0.99x and 1.08x (16384
+// x 1024 -> 4096), 0.97x and 1.00x (8192 x 4096 -> 16384).
 #ifndef GEMM_GEMM_SM90_CUH
 #define GEMM_GEMM_SM90_CUH
 
-#include "kernels/gemm/gemm_sm90_tile.cuh"
+#include "kernels/gemm/gemm_sm90_deferred.cuh"
 
 // A warp's part of a finished tile: epilogue, boxes, and off to memory. `bias`: that of the first
 // 64 columns, here already; row0, col0: its first row, the tile's first column.
@@ -68,6 +68,32 @@ gemm_finish(float (&d)[C::HALVES][C::BN / 2], const gemm_args &args, const CUten
       tma_store_2d(map_y, boxes + part * 2048, col0 + part % C::PARTS_N * 64,
                    (int)row0 + part / C::PARTS_N * 64);
     tma_store_commit();
+  }
+}
+
+// The same straight to memory. `bias`: that of the first 32 columns.
+template <class C, int ACT>
+static __device__ __forceinline__ void
+gemm_finish_direct(const float (&d)[C::HALVES][C::BN / 2], const gemm_args &args,
+                   float (&bias)[2][8], uint32_t bias_at, int row0, int col0) {
+  using T = typename C::T;
+  gemm_part part[C::HALVES];
+#pragma unroll
+  for (int h = 0; h < C::HALVES; h++)
+    part[h] = gemm_part_at(args, row0 + h * 64, col0);
+#pragma unroll
+  for (int block = 0; block < C::BN; block += 32) {
+    const int place = block / 32 % 2;
+    if (block + 32 < C::BN) load_shared_8(bias[place ^ 1], bias_at + (block + 32) * 4);
+#pragma unroll
+    for (int h = 0; h < C::HALVES; h++) {
+      uint32_t low[4], high[4];
+      gemm_finish_8<T, ACT, 0>(d[h] + block / 2, bias[place], low);
+      gemm_finish_8<T, ACT, 1>(d[h] + block / 2, bias[place], high);
+      char *y = part[h].y + block * 2;
+      if (block < part[h].left[0]) store_global_16(y, low);
+      if (block < part[h].left[1]) store_global_16(y + args.y_stride * 16, high);
+    }
   }
 }
 
@@ -116,8 +142,21 @@ gemm_consume_pingpong(const gemm_args &args, const CUtensorMap *map_y, const CUt
     }
     bar_arrive(2 + (wg ^ 1), 256);
     // under the last products: what the epilogue would wait for
-    float2 bias[2][8];
     bar_sync(4 + wg, 128); // the bias is there
+    if constexpr (C::DIRECT) {
+      float bias[2][8];
+      const uint32_t bias_at = at.bias(place) + threadIdx.x % 4 * 32;
+      load_shared_8(bias[0], bias_at);
+      wgmma_wait<0>();
+#pragma unroll
+      for (int h = 0; h < C::HALVES; h++)
+        hold(d[h]);
+      at.release(before);
+      gemm_finish_direct<C, ACT>(d, args, bias, bias_at, (int)row0, n * C::BN);
+      at.skip(k_steps); // the other warpgroup's
+      continue;
+    }
+    float2 bias[2][8];
     const uint32_t bias_at = at.bias(place) + threadIdx.x % 4 * 8;
     epilogue_load_bias(bias[0], bias_at);
     if (args.residual_bulk) {
@@ -135,112 +174,7 @@ gemm_consume_pingpong(const gemm_args &args, const CUtensorMap *map_y, const CUt
     gemm_finish<C, ACT>(d, args, map_y, bias, bias_at, at.boxes(), row0, n * C::BN);
     at.skip(k_steps); // the other warpgroup's
   }
-  if (threadIdx.x % 32 == 0) tma_store_wait_read<0>();
-}
-
-// A finished tile on its way out: packed results, a part (64 columns) at a time, under the next
-// tile's products.
-template <class C> struct gemm_pending {
-  uint32_t w[C::PARTS * 16];
-  uint32_t mn; // where: (m << 16 | n) in tiles, one register
-  // Part `part`, the next in order.
-  __device__ __forceinline__ void send(const gemm_args &args, const CUtensorMap *map_y,
-                                       uint32_t box, int part) {
-    const int row0 = ((mn >> 16) * C::CLUSTER + cluster_rank()) * C::BM + threadIdx.x / 32 * 16,
-              col0 = (mn & 0xffff) * C::BN + part * 64;
-    if (row0 < args.m && col0 < args.n) {
-      if (threadIdx.x % 32 == 0) tma_store_wait_read<0>(); // the part before, a step ago
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < 8; j += 2)
-        stmatrix_x4(gemm_box_at(box, j), w[2 * j], w[2 * j + 1], w[2 * j + 2], w[2 * j + 3]);
-      fence_async_proxy();
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) {
-        tma_store_2d(map_y, box, col0, row0);
-        tma_store_commit();
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < (C::PARTS - 1) * 16; i++)
-      w[i] = w[i + 16];
-  }
-};
-
-// 16-bit results in the order stmatrix wants them.
-template <class T>
-static __device__ __forceinline__ void gemm_pack(const float (&v)[16], uint32_t *w) {
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    if (__is_same(T, __nv_bfloat16))
-      asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w[i]) : "f"(v[2 * i + 1]), "f"(v[2 * i]));
-    else
-      asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w[i]) : "f"(v[2 * i + 1]), "f"(v[2 * i]));
-  }
-}
-
-template <class C, int ACT>
-static __device__ __forceinline__ void
-gemm_consume_cooperative(const gemm_args &args, const CUtensorMap *map_y, const gemm_tiles &tiles,
-                         int k_steps, gemm_place<C> at) {
-  using T = typename C::T;
-  constexpr int DEGREE = __is_same(T, __nv_bfloat16) ? 6 : 7;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, wg = at.wg;
-  gemm_pending<C> pending;
-  int place = 0; // of the bias
-  // Warpgroup 1 starts a few stages late and stays behind: one's epilogue then meets the other's
-  // products.
-  const int first = blockIdx.x / C::CLUSTER;
-  if (wg == 1) bar_sync(2, 256);
-  for (int t = first; t < tiles.total; t += gridDim.x / C::CLUSTER) {
-    int m, n;
-    tiles.locate(t, C::GROUP, &m, &n);
-    float bias_values[gemm_place<C>::BIAS_VALUES];
-    at.ask_bias(args.epilogue, bias_values, n * C::BN, args.n);
-    at.put_bias(bias_values, place);
-    float d[1][C::BN / 2];
-    int before = -1;
-#pragma unroll 1
-    for (int k = 0; k < k_steps; k++) {
-      mbar_wait(at.full(), at.parity);
-      gemm_multiply<C>(d, at.ring(), wg * C::WM * 128, k);
-      if (k < C::PARTS && t != first) pending.send(args, map_y, at.boxes(), k);
-      wgmma_wait<1>();
-      if (before >= 0) at.release(before);
-      before = at.stage;
-      at.next();
-      if (wg == 0 && t == first && k == (k_steps - 1 < C::LEAD ? k_steps - 1 : C::LEAD))
-        bar_arrive(2, 256);
-    }
-#pragma unroll 1
-    for (int k = k_steps; k < C::PARTS && t != first; k++)
-      pending.send(args, map_y, at.boxes(), k); // fewer steps than parts
-    wgmma_wait<0>();
-    hold(d[0]);
-    at.release(before);
-    bar_sync(4 + wg, 128); // the bias is there
-#pragma unroll
-    for (int c = 0; c < C::BN / 32;
-         c++) { // 32 columns at a time: more would not fit beside what is pending
-      float v[16];
-#pragma unroll
-      for (int i = 0; i < 16; i++)
-        v[i] = d[0][c * 16 + i];
-      const int col = c * 32 + lane % 4 * 2,
-                row = (m * C::CLUSTER + (int)cluster_rank()) * C::BM + warp * 16 + lane / 4;
-      float2 bias[4];
-      epilogue_load_bias(bias, at.bias(place) + col * 4);
-      epilogue_apply<T, ACT, DEGREE, false>(args.epilogue, v, bias, row, n * C::BN + col, args.m,
-                                            args.n);
-      gemm_pack<T>(v, pending.w + c * 8);
-    }
-    pending.mn = m << 16 | n;
-    place ^= 1;
-  }
-#pragma unroll 1
-  for (int part = 0; part < C::PARTS; part++)
-    pending.send(args, map_y, at.boxes(), part); // a block has a tile
-  if (lane == 0) tma_store_wait_read<0>();
+  if (!C::DIRECT && threadIdx.x % 32 == 0) tma_store_wait_read<0>();
 }
 
 template <class C, int ACT>
@@ -270,11 +204,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(C::THREADS, 1)
   } else {
     registers_grow<C::CONSUMER_REGISTERS>();
     gemm_place<C> at;
-    at.base = base, at.wg = wg;
+    at.base = C::PINGPONG ? base : __shfl_sync(0xffffffffu, base, 0), at.wg = wg;
     if constexpr (C::PINGPONG)
       gemm_consume_pingpong<C, ACT>(args, &map_y, &map_r, args.tiles, args.tiles.k_steps, at);
     else
-      gemm_consume_cooperative<C, ACT>(args, &map_y, args.tiles, args.tiles.k_steps, at);
+      gemm_consume_deferred<C, ACT>(args, args.tiles, args.tiles.k_steps, at);
   }
   __syncwarp();
   cluster_sync(); // nobody leaves while the other block may still write here

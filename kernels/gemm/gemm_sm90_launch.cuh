@@ -34,7 +34,7 @@ static int gemm_launch_act(int act, const CUtensorMap maps[4], const gemm_args *
   case ACT_SILU:
     return gemm_launch<C, ACT_SILU>(maps, args, sms, stream);
   default: // any list: on the ping-pong tile alone, whose warpgroups have the registers for it
-    if constexpr (C::PINGPONG) return gemm_launch<C, GEMM_ACT_ANY>(maps, args, sms, stream);
+    if constexpr (!C::DIRECT) return gemm_launch<C, GEMM_ACT_ANY>(maps, args, sms, stream);
     return CUDA_UNSUPPORTED;
   }
 }
@@ -48,8 +48,8 @@ template <class C> static int gemm_run(const struct kernel_call *call, cudaStrea
   int act;
   int status = tensor_map_matrix(&maps[0], p->x_dtype, in[0].data, m, p->k, in[0].stride, C::BM);
   if (status == 0)
-    status =
-        tensor_map_matrix(&maps[1], p->w_dtype, in[1].data, p->n, p->k, in[1].stride, C::BN / 2);
+    status = (C::DIRECT ? tensor_map_interleaved : tensor_map_matrix)(
+        &maps[1], p->w_dtype, in[1].data, p->n, p->k, in[1].stride, C::BN / 2);
   if (status != 0) return status;
   args.m = m, args.n = p->n, args.k = p->k;
   const int64_t clusters_m = (m + C::CLUSTER * C::BM - 1) / (C::CLUSTER * C::BM),
@@ -63,9 +63,9 @@ template <class C> static int gemm_run(const struct kernel_call *call, cudaStrea
   if (!args.y_bulk) maps[2] = maps[0]; // not used; any valid map
   gemm_fill_epilogue(call, &args.epilogue, &act, true);
   const gemm_op *r = &args.epilogue.op[0];
-  if (!C::PINGPONG && (!args.y_bulk || args.epilogue.residual)) return CUDA_UNSUPPORTED;
+  if (C::DIRECT && (!args.y_bulk || args.epilogue.residual)) return CUDA_UNSUPPORTED;
   args.residual_bulk =
-      C::PINGPONG && args.y_bulk && args.epilogue.residual && r->dtype == p->x_dtype &&
+      !C::DIRECT && args.y_bulk && args.epilogue.residual && r->dtype == p->x_dtype &&
       tensor_map_matrix(&maps[3], p->x_dtype, r->operand, m, p->n, r->stride, 16) == 0;
   if (args.residual_bulk)
     args.epilogue.residual = false; // it comes through shared memory instead
@@ -78,8 +78,12 @@ template <class T>
 static int gemm_run_tile(const struct kernel_call *call, enum gemm_tile tile, cudaStream_t stream) {
   int rc = CUDA_UNSUPPORTED;
   if (call->m == 0) return 0;
-  if (tile == GEMM_COOPERATIVE_128x192)
-    rc = gemm_run<gemm_config<T, 128, 192, 5, 1, false>>(call, stream);
+  if (tile == GEMM_DIRECT_128x128)
+    rc = gemm_run<gemm_config<T, 128, 128, 7, 0, true>>(call, stream);
+  if (tile == GEMM_DEFERRED_128x192)
+    rc = gemm_run<gemm_config<T, 128, 192, 5, 0, false>>(call, stream);
+  if (tile == GEMM_DEFERRED_128x64)
+    rc = gemm_run<gemm_config<T, 128, 64, 9, 0, false>>(call, stream);
   if (rc == CUDA_UNSUPPORTED) rc = gemm_run<gemm_config<T, 128, 128, 5, 4, true>>(call, stream);
   return rc;
 }

@@ -34,6 +34,7 @@ template <class T_, int BM_, int BN_, int STAGES_, int BOXES_, bool PINGPONG_> s
   using T = T_;
   static constexpr int BM = BM_, BN = BN_, STAGES = STAGES_, BOXES = BOXES_;
   static constexpr bool PINGPONG = PINGPONG_;
+  static constexpr bool DIRECT = BOXES == 0; // results go from registers straight to memory
   static constexpr int BK = 64, CLUSTER = 2, THREADS = 384;
   // A block of 384 threads starts with 168 registers a thread; a warpgroup that asks for more than
   // the others have given back waits for ever.
@@ -45,8 +46,8 @@ template <class T_, int BM_, int BN_, int STAGES_, int BOXES_, bool PINGPONG_> s
                        STAGE_BYTES = A_BYTES + B_BYTES;
   static constexpr int PARTS_N = BN / 64,
                        PARTS = HALVES * PARTS_N; // boxes of a warp's part of a tile
-  static constexpr int LEAD = 1; // stages by which one cooperative warpgroup goes ahead
-  static_assert(!PINGPONG || BOXES == PARTS, "the residual needs a box a part");
+  static constexpr int PIECES = BN / 16; // in which a cooperative warpgroup's part is finished
+  static_assert(DIRECT || BOXES == PARTS, "the residual needs a box a part");
   static constexpr int OUT_BYTES = 8 * BOXES * 2048; // 8 warps
   static constexpr int BIAS_BYTES = 2 * BN * 4;      // of a warpgroup: this tile's and the next's
   static constexpr int OUT_AT = STAGES * STAGE_BYTES, BIAS_AT = OUT_AT + OUT_BYTES,
@@ -76,8 +77,11 @@ static __device__ __forceinline__ void gemm_produce(const CUtensorMap *map_x,
       mbar_wait(base + C::EMPTY_AT + 8 * stage, parity);
       mbar_expect(bar, C::STAGE_BYTES);
       tma_load_2d(a, map_x, bar, k * C::BK, row);
-      tma_multicast_2d(a + C::A_BYTES + cluster_rank() * (C::B_BYTES / 2), map_w, bar, k * C::BK,
-                       col, 3);
+      const uint32_t b = a + C::A_BYTES + cluster_rank() * (C::B_BYTES / 2);
+      if (!C::DIRECT)
+        tma_multicast_2d(b, map_w, bar, k * C::BK, col, 3);
+      else
+        tma_multicast_5d(b, map_w, bar, k * C::BK, 0, 0, 0, col / 32, 3);
       if (++stage == C::STAGES) stage = 0, parity ^= 1;
     }
   }
@@ -114,7 +118,7 @@ static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_arg
                                                   const float2 (&bias)[8], uint32_t box,
                                                   int64_t row0, int col0) {
   using T = typename C::T;
-  constexpr int DEGREE = __is_same(T, __nv_bfloat16) ? 6 : 7;
+  constexpr int DEGREE = GELU_DEGREE<T>;
   const int lane = threadIdx.x % 32;
   const int64_t row = row0 + lane / 4;
   const int col = col0 + lane % 4 * 2;

@@ -25,7 +25,7 @@ template <class T_, int BN_, int STAGES_, int SPLIT_> struct small_config {
   using T = T_;
   static constexpr int BM = 64, BN = BN_, STAGES = STAGES_, SPLIT = SPLIT_, BK = 64, THREADS = 160,
                        PITCH = BN + 4;
-  static constexpr int DEGREE = __is_same(T, __nv_bfloat16) ? 6 : 7;
+  static constexpr int DEGREE = GELU_DEGREE<T>;
   static constexpr int PAIRS = BM / SPLIT * BN / 2 / 128; // that a thread finishes, when k is split
   static constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2,
                        STAGE_BYTES = A_BYTES + B_BYTES;
@@ -189,13 +189,14 @@ static __device__ __forceinline__ void small_begin(const CUtensorMap *map_x,
     for (int k = 0; k < at.steps && k < C::STAGES; k++)
       small_fetch<C>(map_x, map_w, at, k);
   }
-  if (C::SPLIT == 1 && threadIdx.x < C::BN && args.epilogue.n > 0 &&
-      args.epilogue.op[0].kind == EPI_BIAS) {
+  if (C::SPLIT == 1 && args.epilogue.n > 0 && args.epilogue.op[0].kind == EPI_BIAS) {
     const gemm_op &op = args.epilogue.op[0];
-    const int col = at.col0 + threadIdx.x;
-    const float b = col < args.n ? load_one(op.operand, col, op.dtype) : 0.0f;
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at.base + C::BIAS_AT + threadIdx.x * 4), "f"(b)
-                 : "memory");
+    for (int i = threadIdx.x; i < C::BN; i += C::THREADS) {
+      const int col = at.col0 + i;
+      const float b = col < args.n ? load_one(op.operand, col, op.dtype) : 0.0f;
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(at.base + C::BIAS_AT + i * 4), "f"(b)
+                   : "memory");
+    }
   }
   __syncthreads();
 }

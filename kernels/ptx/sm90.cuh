@@ -43,6 +43,17 @@ static __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity) 
                "r"(parity)
                : "memory");
 }
+// Is the phase over? Does not wait.
+static __device__ __forceinline__ bool mbar_test(uint32_t bar, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{\n.reg .pred p;\n"
+               "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+               "selp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(bar), "r"(parity)
+               : "memory");
+  return done != 0;
+}
 // ---- bulk tensor copies ------------------------------------------------------------------------
 static __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -68,6 +79,15 @@ static __device__ __forceinline__ void tma_multicast_2d(uint32_t to, const CUten
                "multicast::cluster "
                "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
                "l"(map), "r"(bar), "r"(x), "r"(y), "h"(mask)
+               : "memory");
+}
+static __device__ __forceinline__ void tma_multicast_5d(uint32_t to, const CUtensorMap *map,
+                                                        uint32_t bar, int x, int y, int z, int u,
+                                                        int v, uint16_t mask) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes."
+               "multicast::cluster "
+               "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+               "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "h"(mask)
                : "memory");
 }
 static __device__ __forceinline__ void tma_store_2d(const CUtensorMap *map, uint32_t from, int x,

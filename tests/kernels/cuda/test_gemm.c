@@ -27,7 +27,9 @@ static double model_act(int act, double x) {
 
 enum which {
   PINGPONG,
-  COOPERATIVE,
+  DIRECT,
+  DEFERRED,
+  NARROW,
   SMALL32,
   SMALL64,
   SPLIT32,
@@ -39,9 +41,9 @@ enum which {
   SIMT128,
   CHOSEN
 };
-static const char *const which_name[] = {"ping-pong",     "cooperative",   "small 32",  "small 64",
-                                         "split 32 by 4", "split 64 by 8", "mma large", "mma small",
-                                         "simt 32",       "simt 64",       "simt 128",  "chosen"};
+static const char *const which_name[] = {
+    "ping-pong",     "direct",    "deferred",  "narrow",  "small 32", "small 64", "split 32 by 4",
+    "split 64 by 8", "mma large", "mma small", "simt 32", "simt 64",  "simt 128", "chosen"};
 
 #define N_EPILOGUES 10
 struct recipe {
@@ -81,7 +83,7 @@ static int run_kernel(enum which which, const struct linear_problem *p, const st
                       const struct view *y, int64_t m) {
   struct kernel_call call = {
       .device = &device, .op = KERNEL_LINEAR, .in = in, .out = y, .m = m, .linear = p};
-  enum gemm_tile tile = which == COOPERATIVE ? GEMM_COOPERATIVE_128x192 : GEMM_PINGPONG_128x128;
+  enum gemm_tile tile = (enum gemm_tile)which; // the first four
   if (which == CHOSEN) return linear_run(p, in, y, m, NULL);
   if (which >= SIMT32) return gemm_simt_tile(&call, (enum simt_tile_size)(which - SIMT32), NULL);
   if (!kernel_gemm_mma.supports(&call)) return CUDA_UNSUPPORTED;
@@ -238,29 +240,29 @@ static void any_shape_and_alignment(enum which which) {
 
 // A row's result must not depend on who shares its batch, nor on which of the kernels of its dtype
 // and card computes it.
-static void a_row_is_the_same_in_any_batch(enum dtype dtype, int n_epilogue,
+static void a_row_is_the_same_in_any_batch(enum dtype dtype, const struct recipe *recipe,
                                            const enum which *which, int n_which) {
-  struct linear_problem p = {.n = 776,
+  struct linear_problem p = {.n = 800,
                              .k = 320,
                              .x_dtype = dtype,
                              .w_dtype = dtype,
                              .y_dtype = dtype,
-                             .n_epilogue = (uint8_t)n_epilogue};
+                             .n_epilogue = (uint8_t)recipe->n};
   struct matrix x = matrix_make(dtype, 700, 320, 320, 0, true),
-                w = matrix_make(dtype, 776, 320, 320, 0, true),
-                b = matrix_make(dtype, 1, 776, 776, 0, true),
-                r = matrix_make(dtype, 700, 776, 776, 0, true);
-  struct matrix whole = matrix_make(dtype, 700, 776, 776, 0, false),
-                part = matrix_make(dtype, 700, 776, 776, 0, false);
-  memcpy(p.epilogue, n_epilogue == 2 ? recipes[4].op : recipes[5].op, sizeof recipes[5].op);
+                w = matrix_make(dtype, 800, 320, 320, 0, true),
+                b = matrix_make(dtype, 1, 800, 800, 0, true),
+                r = matrix_make(dtype, 700, 800, 800, 0, true);
+  struct matrix whole = matrix_make(dtype, 700, 800, 800, 0, false),
+                part = matrix_make(dtype, 700, 800, 800, 0, false);
+  memcpy(p.epilogue, recipe->op, sizeof recipe->op);
   matrix_normal(&x, 1, 0), matrix_normal(&w, 0.05, 0), matrix_normal(&b, 1, 0),
       matrix_normal(&r, 1, 0);
   matrix_upload(&x), matrix_upload(&w), matrix_upload(&b), matrix_upload(&r);
   struct view in[4] = {{x.data, 320, 320, dtype},
                        {w.data, 320, 320, dtype},
-                       {b.data, 776, 776, dtype},
-                       {r.data, 776, 776, dtype}};
-  struct view y = {whole.data, 776, 776, dtype}, z = {part.data, 776, 776, dtype};
+                       {b.data, 800, 800, dtype},
+                       {r.data, 800, 800, dtype}};
+  struct view y = {whole.data, 800, 800, dtype}, z = {part.data, 800, 800, dtype};
   CHECK_CUDA(run_kernel(which[0], &p, in, &y, 700));
   matrix_download(&whole, "whole");
   static const int64_t batches[] = {1, 2, 7, 8, 16, 17, 33, 64, 65, 130, 400, 700};
@@ -269,7 +271,7 @@ static void a_row_is_the_same_in_any_batch(enum dtype dtype, int n_epilogue,
     CHECK_CUDA(run_kernel(which[i / 12], &p, in, &z, rows));
     matrix_download(&part, "part");
     checks++;
-    if (memcmp(part.host, whole.host, (size_t)rows * 776 * dtype_bytes(dtype)) != 0) {
+    if (memcmp(part.host, whole.host, (size_t)rows * 800 * dtype_bytes(dtype)) != 0) {
       printf("FAIL %s %s: rows of a batch of %ld differ from %s in a batch of 700\n",
              dtype_name(dtype), which_name[which[i / 12]], (long)rows, which_name[which[0]]);
       failures++;
@@ -280,16 +282,17 @@ static void a_row_is_the_same_in_any_batch(enum dtype dtype, int n_epilogue,
 }
 
 static void rows_are_the_same_in_any_batch(void) {
-  static const enum which hopper[] = {PINGPONG, COOPERATIVE, SMALL32, SMALL64, CHOSEN},
+  static const enum which hopper[] = {PINGPONG, DIRECT, DEFERRED, NARROW, SMALL32, SMALL64, CHOSEN},
                           mma[] = {MMA_LARGE, MMA_SMALL},
                           simt[] = {SIMT128, SIMT64, SIMT32, CHOSEN};
-  for (int n_epilogue = 1; n_epilogue <= 3; n_epilogue++) { // bias; bias residual; bias silu gate
+  for (int i = 1; i <= 5; i++) { // bias, then an activation or a residual or both
+    const struct recipe *r = &recipes[i];
     if (device.sm == 90) {
-      a_row_is_the_same_in_any_batch(DTYPE_BF16, n_epilogue, hopper, 5);
-      a_row_is_the_same_in_any_batch(DTYPE_F16, n_epilogue, hopper, 5);
+      a_row_is_the_same_in_any_batch(DTYPE_BF16, r, hopper, 7);
+      a_row_is_the_same_in_any_batch(DTYPE_F16, r, hopper, 7);
     }
-    a_row_is_the_same_in_any_batch(DTYPE_BF16, n_epilogue, mma, 2);
-    a_row_is_the_same_in_any_batch(DTYPE_F32, n_epilogue, simt, 4);
+    a_row_is_the_same_in_any_batch(DTYPE_BF16, r, mma, 2);
+    a_row_is_the_same_in_any_batch(DTYPE_F32, r, simt, 4);
   }
 }
 
