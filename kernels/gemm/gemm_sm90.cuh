@@ -18,9 +18,9 @@
 // next. The same with 128 x 64 where that makes one wave of few rows. gemm_pick_tile chooses.
 //
 // Results leave in one of two ways. DIRECT, for [bias] [activation] (gemm_sm90_direct.cuh): from
-// registers. Else each consumer warp has boxes of 16 x 64 results (2 KiB) in shared memory, in which
-// fragments become rows (stmatrix under the 128-byte swizzle) for the copy engine to store, and to
-// which the residual comes by bulk copies that were asked for before the products began.
+// registers. Else each consumer warp has boxes of 16 x 64 results (2 KiB) in shared memory, in
+// which fragments become rows (stmatrix under the 128-byte swizzle) for the copy engine to store,
+// and to which the residual comes by bulk copies that were asked for before the products began.
 //
 // Shared memory: STAGES x (BM + BN) x 128 bytes, BOXES x 16 KiB, bias, barriers. Everything outside
 // m, n, k is zero-filled or clipped.
@@ -30,10 +30,11 @@
 // memory, which the products fill, waits long for it: through the boxes bias + GELU took 10,400
 // clocks a tile of 128 x 128 against 7600 for the products (k = 768; 6144 by the tensor cores
 // alone), and was not hidden. Hence direct stores, and as few operations a value as the output can
-// tell. Measured on an H200, bf16, bias + exact erf GELU against cuBLASLt's plain product, in turns
-// at one clock and each alone at the clock that its power leaves it (bench/results): 1.05x and 1.10x
-// (16384 x 768 -> 3072; the library's own epilogue, tanh: 1.18x and 1.12x), 0.99x and 1.08x (16384
-// x 1024 -> 4096), 0.97x and 1.00x (8192 x 4096 -> 16384).
+// tell. Measured on H200s, bf16, bias + exact erf GELU against cuBLASLt's plain product, in turns
+// at one clock and each alone at the clock that its power leaves it (bench/results,
+// gpu-linear-2026-11-30.jsonl, and a run before it): 1.05x and 1.09x to 1.10x (16384 x 768 -> 3072;
+// the library's own epilogue, tanh: 1.17x and 1.13x), 0.98x to 0.99x and 1.08x to 1.10x (16384 x
+// 1024 -> 4096), 0.97x and 0.94x to 1.07x (8192 x 4096 -> 16384).
 #ifndef GEMM_GEMM_SM90_CUH
 #define GEMM_GEMM_SM90_CUH
 
