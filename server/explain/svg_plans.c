@@ -57,12 +57,27 @@ static void kernel_box(const struct pair *pair, enum side mode, const struct fac
            out_us(kernel->cost.us, time));
 }
 
+// What an earlier kernel of the fused plan computes, too: no kernel of its own at the left.
+static void again(struct pair *pair, int32_t node) {
+  char text[96];
+  const struct graph *graph = &pair->facts->model->graph;
+  snprintf(text, sizeof text, "%s, computed again", op_name(graph->nodes[node].op));
+  svg_text(pair->out, LEFT_X + 34, pair->y + (ROW - 3) / 2.0 + 4, "small dim", text);
+  pair->y += ROW;
+  pair->rows++;
+}
+
 // The unfused kernels of the nodes of one fused kernel, and that one beside them.
 static void group(struct pair *pair, const struct fact_kernel *fused) {
-  const struct fact_plan *off = &pair->facts->plans[SIDE_OFF];
+  const struct fact_plan *off = &pair->facts->plans[SIDE_OFF],
+                         *on = &pair->facts->plans[SIDE_FUSED];
   double top = pair->y;
   for (int i = 0; i < fused->step->n_nodes; i++) {
     int32_t node = fused->step->nodes[i];
+    if (on->first_step[node] != fused - on->kernels) {
+      again(pair, node);
+      continue;
+    }
     for (int32_t s = off->first_step[node]; s >= 0 && s <= off->last_step[node]; s++) {
       kernel_box(pair, SIDE_OFF, &off->kernels[s], LEFT_X, pair->y, LEFT_WIDTH, ROW - 3);
       bars(pair, &off->kernels[s], LEFT_BAR, pair->y + (ROW - 3) / 2.0, BAR_WIDTH);

@@ -138,6 +138,11 @@ static bool overlaps(const struct plot *plot, const struct box *box) {
   return false;
 }
 
+static double radius_of(const struct fact_plan *plan, const struct fact_point *point) {
+  double share = plan->total.us > 0 ? point->us / plan->total.us : 0;
+  return 3 + 11 * sqrt(share);
+}
+
 // A stretch of a line, and text along it: the baseline `off` pixels to its upper left.
 struct slant {
   double x, y, along_x, along_y, length, off;
@@ -190,16 +195,7 @@ static void slope(struct plot *plot, double bandwidth, double peak, const char *
   slant_text(plot, &line, text);
 }
 
-// Dots within reach of a label that begins at x.
-static int crowd(const struct plot *plot, double x, double y, double width) {
-  int n = 0;
-  for (int i = 0; i < plot->n_boxes; i++)
-    n += plot->boxes[i].x > x - 40 && plot->boxes[i].x < x + width + 40 &&
-         fabs(plot->boxes[i].y - y) < 50;
-  return n;
-}
-
-// Its label stands where fewer dots are: at its left end or at its right one.
+// Its label stands above it, as far to the right as no dot is in the way.
 static void ceiling(struct plot *plot, double bandwidth, double rate, const char *class,
                     const char *text) {
   double from = log10(rate / bandwidth), width = 0.6 * 11 * (double)strlen(text);
@@ -208,9 +204,11 @@ static void ceiling(struct plot *plot, double bandwidth, double rate, const char
   double y = y_of(plot, rate), begin = x_of(plot, pow(10, from));
   out_add(plot->out, "<path d=\"M%.1f %.1fH%d\" class=\"%s\"/>\n", begin, y, PLOT_LEFT + PLOT_WIDTH,
           class);
-  double left = begin + 6, right = PLOT_LEFT + PLOT_WIDTH - 8 - width;
-  double x =
-      left < right && crowd(plot, left, y, width) < crowd(plot, right, y, width) ? left : right;
+  double right = PLOT_LEFT + PLOT_WIDTH - 8 - width;
+  struct box box = {right, y - 18, width, 14};
+  while (box.x > begin && overlaps(plot, &box))
+    box.x -= 10;
+  double x = box.x > begin ? box.x : right;
   svg_text(plot->out, x, y - 7, "small dim", text);
   take(plot, x, y - 18, width, 14);
 }
@@ -238,11 +236,6 @@ static void roofs(struct plot *plot) {
 }
 
 // ---- points ----
-static double radius_of(const struct fact_plan *plan, const struct fact_point *point) {
-  double share = plan->total.us > 0 ? point->us / plan->total.us : 0;
-  return 3 + 11 * sqrt(share);
-}
-
 // A free place for a number near (x, y): rings of growing size, above first.
 static struct box place_number(const struct plot *plot, double x, double y, double radius) {
   struct box box = {x - BADGE, y - BADGE, 2 * BADGE, 2 * BADGE};
@@ -282,8 +275,8 @@ static void take_dots(struct plot *plot, enum side mode) {
   for (int32_t p = 0; p < shown_points(plan); p++) {
     const struct fact_point *point = &plan->points[p];
     if (!drawn(plan, point)) continue;
-    double x = x_of(plot, plan->kernels[point->kernel].intensity);
-    take(plot, x - 4, y_of(plot, facts_point_rate(plan, point)) - 4, 8, 8);
+    double x = x_of(plot, plan->kernels[point->kernel].intensity), half = radius_of(plan, point);
+    take(plot, x - half, y_of(plot, facts_point_rate(plan, point)) - half, 2 * half, 2 * half);
   }
 }
 
