@@ -1,9 +1,9 @@
-// What gRPC C++ makes of the same work: a message of one bytes field, sent back. peer MODE PORT [CERTIFICATE KEY]
+// What gRPC C++ makes of the same work: a message of one bytes field, sent back.
+// peer MODE PORT [CERTIFICATE KEY]
 //
 //   callback   the API that gRPC recommends; a thread pool of its own
 //   queue      one completion queue, one thread, protobuf messages
-//   raw        without protobuf: the received buffer goes back as it is; the most that gRPC C++ can
-//   do
+//   raw        without protobuf: the received buffer goes back as it is; the most that gRPC C++ can do
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,11 +18,11 @@
 
 namespace {
 
-constexpr int kWaiting = 128; // calls that wait to be matched, so that no call waits for us
+constexpr int kWaiting = 128;  // calls that wait to be matched, so that no call waits for us
 
 class CallbackMirror final : public peer::Mirror::CallbackService {
-  grpc::ServerUnaryReactor *Reflect(grpc::CallbackServerContext *context,
-                                    const peer::Bytes *request, peer::Bytes *reply) override {
+  grpc::ServerUnaryReactor *Reflect(grpc::CallbackServerContext *context, const peer::Bytes *request,
+                                    peer::Bytes *reply) override {
     reply->set_payload(request->payload());
     grpc::ServerUnaryReactor *reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
@@ -32,13 +32,13 @@ class CallbackMirror final : public peer::Mirror::CallbackService {
 
 // A call on a completion queue: Advance() is called each time one of its operations ends.
 class QueuedCall {
-public:
+ public:
   virtual ~QueuedCall() = default;
   virtual void Advance(bool ok) = 0;
 };
 
 class TypedCall final : public QueuedCall {
-public:
+ public:
   TypedCall(peer::Mirror::AsyncService *service, grpc::ServerCompletionQueue *queue)
       : service_(service), queue_(queue), writer_(&context_) {
     service_->RequestReflect(&context_, &request_, &writer_, queue_, queue_, this);
@@ -54,7 +54,7 @@ public:
     writer_.Finish(reply_, grpc::Status::OK, this);
   }
 
-private:
+ private:
   peer::Mirror::AsyncService *service_;
   grpc::ServerCompletionQueue *queue_;
   grpc::ServerContext context_;
@@ -64,7 +64,7 @@ private:
 };
 
 class RawCall final : public QueuedCall {
-public:
+ public:
   RawCall(grpc::AsyncGenericService *service, grpc::ServerCompletionQueue *queue)
       : service_(service), queue_(queue), stream_(&context_) {
     service_->RequestCall(&context_, &stream_, queue_, queue_, this);
@@ -82,7 +82,7 @@ public:
     }
   }
 
-private:
+ private:
   enum { kMatching, kReading, kFinishing } state_ = kMatching;
   grpc::AsyncGenericService *service_;
   grpc::ServerCompletionQueue *queue_;
@@ -94,29 +94,28 @@ private:
 void Drive(grpc::ServerCompletionQueue *queue) {
   void *tag;
   bool ok;
-  while (queue->Next(&tag, &ok))
-    static_cast<QueuedCall *>(tag)->Advance(ok);
+  while (queue->Next(&tag, &ok)) static_cast<QueuedCall *>(tag)->Advance(ok);
 }
 
-} // namespace
-
-static std::string read(const char *path) {
+std::string Read(const char *path) {
   std::ifstream file(path);
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-static std::shared_ptr<grpc::ServerCredentials> tls(const char *certificate, const char *key) {
+std::shared_ptr<grpc::ServerCredentials> Tls(const char *certificate, const char *key) {
   grpc::SslServerCredentialsOptions options;
-  options.pem_key_cert_pairs.push_back({read(key), read(certificate)});
+  options.pem_key_cert_pairs.push_back({Read(key), Read(certificate)});
   return grpc::SslServerCredentials(options);
 }
+
+}  // namespace
 
 int main(int argc, char **argv) {
   if (argc != 3 && argc != 5) return 2;
   const std::string mode = argv[1];
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:" + std::string(argv[2]),
-                           argc > 4 ? tls(argv[3], argv[4]) : grpc::InsecureServerCredentials());
+                           argc > 4 ? Tls(argv[3], argv[4]) : grpc::InsecureServerCredentials());
   builder.SetMaxReceiveMessageSize(-1);
   CallbackMirror callback;
   peer::Mirror::AsyncService typed;
