@@ -36,7 +36,8 @@ def line_plot(title, x_name, y_name, series):
            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
            f'<text x="{LEFT}" y="22" font-size="14">{escape(title)}</text>',
            f'<text x="{(LEFT + WIDTH - RIGHT) // 2}" y="{HEIGHT - 12}" text-anchor="middle">{escape(x_name)}</text>',
-           f'<text transform="translate(16 {(TOP + HEIGHT - BOTTOM) // 2}) rotate(-90)" text-anchor="middle">{escape(y_name)}</text>']
+           f'<text transform="translate(16 {(TOP + HEIGHT - BOTTOM) // 2}) rotate(-90)" '
+           f'text-anchor="middle">{escape(y_name)}</text>']
     for y in ticks(y_low, y_high):
         out.append(f'<path d="M{LEFT} {y_at(y):.1f}H{WIDTH - RIGHT}" stroke="#e3e3e3"/>'
                    f'<text x="{LEFT - 6}" y="{y_at(y) + 4:.1f}" text-anchor="end">{number(y)}</text>')

@@ -98,6 +98,27 @@ gemm_finish_direct(const float (&d)[C::HALVES][C::BN / 2], const gemm_args &args
   }
 }
 
+// The products of one tile in this warpgroup's turn, the last still under way. The stage that they
+// read, not yet released.
+template <class C>
+static __device__ __forceinline__ int gemm_products(float (&d)[C::HALVES][C::BN / 2],
+                                                    gemm_place<C> &at, int k_steps) {
+  // All lanes agree: told so, the compiler keeps addresses in the warp's uniform registers.
+  at.stage = __shfl_sync(0xffffffffu, at.stage, 0);
+  at.parity = __shfl_sync(0xffffffffu, at.parity, 0);
+  bar_sync(2 + at.wg, 256);
+  int before = -1;
+  for (int k = 0; k < k_steps; k++) {
+    mbar_wait(at.full(), at.parity);
+    gemm_multiply<C>(d, at.ring(), 0, k);
+    wgmma_wait<1>();
+    if (before >= 0) at.release(before);
+    before = at.stage;
+    at.next();
+  }
+  return before;
+}
+
 template <class C, int ACT>
 static __device__ __forceinline__ void
 gemm_consume_pingpong(const gemm_args &args, const CUtensorMap *map_y, const CUtensorMap *map_r,
@@ -128,19 +149,7 @@ gemm_consume_pingpong(const gemm_args &args, const CUtensorMap *map_y, const CUt
       at.ask_bias(args.epilogue, bias_next, next_n * C::BN, args.n);
     }
     float d[C::HALVES][C::BN / 2];
-    at.stage =
-        __shfl_sync(0xffffffffu, at.stage, 0); // all lanes agree: told so, the compiler keeps
-    at.parity = __shfl_sync(0xffffffffu, at.parity, 0); // addresses in the warp's uniform registers
-    bar_sync(2 + wg, 256);
-    int before = -1;
-    for (int k = 0; k < k_steps; k++) {
-      mbar_wait(at.full(), at.parity);
-      gemm_multiply<C>(d, at.ring(), 0, k);
-      wgmma_wait<1>();
-      if (before >= 0) at.release(before);
-      before = at.stage;
-      at.next();
-    }
+    const int before = gemm_products<C>(d, at, k_steps);
     bar_arrive(2 + (wg ^ 1), 256);
     // under the last products: what the epilogue would wait for
     bar_sync(4 + wg, 128); // the bias is there

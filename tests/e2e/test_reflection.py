@@ -69,8 +69,10 @@ class ReflectionTest(unittest.TestCase):
                  "inference.ModelInferRequest.raw_input_contents": "open_inference.proto",
                  "inference.GRPCInferenceService.ModelInfer": "open_inference.proto",
                  "inference.ModelConfig": "model_config.proto", "inference.DataType": "model_config.proto",
-                 "inference.TYPE_BF16": "model_config.proto", "inference.ModelInstanceGroup.Kind": "model_config.proto",
-                 "grpc.health.v1.HealthCheckResponse.ServingStatus": "health.proto", "grpc.health.v1.Health.Watch": "health.proto",
+                 "inference.TYPE_BF16": "model_config.proto",
+                 "inference.ModelInstanceGroup.Kind": "model_config.proto",
+                 "grpc.health.v1.HealthCheckResponse.ServingStatus": "health.proto",
+                 "grpc.health.v1.Health.Watch": "health.proto",
                  "fusewire.v1.Fusewire": "fusewire.proto",
                  "grpc.reflection.v1alpha.ServerReflection": "reflection_v1alpha.proto",
                  "grpc.reflection.v1.ExtensionRequest": "reflection_v1.proto"}
@@ -79,7 +81,8 @@ class ReflectionTest(unittest.TestCase):
             for reply, (name, file) in zip(replies, there.items()):
                 first = descriptor_pb2.FileDescriptorProto.FromString(reply.file_descriptor_response.file_descriptor_proto[0])
                 self.assertEqual(first.name, file, name)
-        missing = ["", "inference", "inference.", "inference.ModelInferReques", "inference.ModelInferRequestX", "ModelInferRequest",
+        missing = ["", "inference", "inference.", "inference.ModelInferReques", "inference.ModelInferRequestX",
+                   "ModelInferRequest",
                    "inference.ModelInferRequest.", "inference.ModelInferRequest.nothing", "inference..ModelInferRequest",
                    "inference.GRPCInferenceService.ModelInfer.x", "grpc.health.v2.Health", "x" * 2000]
         for reply in self.ask(METHODS[0], *[Request(file_containing_symbol=name) for name in missing]):

@@ -172,9 +172,11 @@ struct source {
 
 // k in [at, at + depth) of one panel, all rows. While the blocks of rows work on this piece of the
 // weights, each fetches its share of the piece after it, so that memory is read evenly and ahead of
-// need.
-static void run_panel(const struct product_call *c, const struct source *source, int32_t col,
-                      const float *w, int32_t at, int32_t depth, const char *next) {
+// need. One copy of the code, for fp32 and bf16.
+__attribute__((noinline)) static void run_panel(const struct product_call *c,
+                                                const struct source *source, int32_t col,
+                                                const float *w, int32_t at, int32_t depth,
+                                                const char *next) {
   int32_t blocks = (c->rows + MR - 1) / MR;
   for (int32_t b = 0; b < blocks; b++) {
     int32_t begin = c->rows * b / blocks, rows = c->rows * (b + 1) / blocks - begin;
