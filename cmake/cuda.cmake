@@ -28,6 +28,13 @@ if(WITH_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES OFF) # each target of kernels/cuda.cmake names its own
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
+  # Headers of CUPTI, for bench_audit alone; the library is opened late. One of them, C otherwise, includes C++'s <string>.
+  find_path(CUPTI_INCLUDE_DIR cupti_range_profiler.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+    "${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include" "${CUDAToolkit_BIN_DIR}/../extras/CUPTI/include")
+  if(CUPTI_INCLUDE_DIR)
+    file(WRITE "${CMAKE_BINARY_DIR}/cupti/string" "")
+    set(CUPTI_INCLUDE_DIRS "${CUPTI_INCLUDE_DIR}" "${CMAKE_BINARY_DIR}/cupti")
+  endif()
   message(STATUS "CUDA back end: on (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_COMPILER})")
 else()
   message(STATUS "CUDA back end: off (${cuda_reason})")

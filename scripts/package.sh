@@ -57,7 +57,7 @@ package_device_programs() {
   done < <(sed -n 's/^PROGRAM(\(.*\))$/\1/p' "$build/tests/device/programs.def")
   cp -r "$FW_ROOT/tests/harness" "$FW_ROOT/tests/e2e" "$FW_ROOT/tests/golden" "$tree/tests/"
   cp "$FW_ROOT"/tests/kernels/*.sh "$tree/tests/kernels/"
-  cp "$FW_ROOT"/bench/gpu.* "$tree/bench/"
+  cp "$FW_ROOT"/bench/gpu.* "$FW_ROOT"/bench/audit.sh "$tree/bench/"
   cp "$FW_ROOT"/bench/peers/gpu.py "$tree/bench/peers/"
   find "$tree" -name __pycache__ -prune -exec rm -rf {} +
 }

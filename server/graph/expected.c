@@ -1,0 +1,334 @@
+// The cache as a list of chunks in order of use, and the walks of each kind of step over it
+// (docs/TRAFFIC.md says what the model leaves out).
+#include "graph/expected.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK 8192
+#define NONE (-1)
+
+// ---- the cache ----
+// Chunks are numbered: arena after arena, then weight after weight. Each belongs to one set, picked
+// by a hash of its number, and a set keeps the WAYS that were used last. So what is walked over in
+// turns is not lost all at once as it outgrows the cache, but more and more of it.
+#define WAYS 64
+#define UNWRITTEN_WAYS 39 // written ones beyond go to memory, the longest unused first
+struct set {
+  int32_t first, last, n, n_unwritten; // first: that was used longest ago
+};
+struct chunk {
+  int32_t before, after; // in its set
+  bool cached, unwritten;
+};
+struct cache {
+  bool unbounded;
+  struct set *sets;
+  struct chunk *chunks;
+  int32_t n_sets, ways;
+  struct expected now; // of the step that walks
+};
+
+static struct set *set_of(const struct cache *c, int32_t i) {
+  uint32_t hash = (uint32_t)i * 2654435761u;
+  hash ^= hash >> 15, hash *= 2246822519u, hash ^= hash >> 13;
+  return &c->sets[hash % (uint32_t)c->n_sets];
+}
+
+static void set_remove(struct cache *c, struct set *set, int32_t i) {
+  const struct chunk *k = &c->chunks[i];
+  *(k->before == NONE ? &set->first : &c->chunks[k->before].after) = k->after;
+  *(k->after == NONE ? &set->last : &c->chunks[k->after].before) = k->before;
+  set->n--;
+}
+
+static void set_append(struct cache *c, struct set *set, int32_t i) {
+  c->chunks[i].before = set->last, c->chunks[i].after = NONE;
+  *(set->last == NONE ? &set->first : &c->chunks[set->last].after) = i;
+  set->last = i;
+  set->n++;
+}
+
+static void write_back(struct cache *c, struct set *set, int32_t i) {
+  if (!c->chunks[i].unwritten) return;
+  c->chunks[i].unwritten = false;
+  set->n_unwritten--;
+  c->now.write += CHUNK;
+}
+
+// `part` of the chunk are bytes that count.
+static void touch(struct cache *c, int32_t i, double part, bool write) {
+  struct chunk *chunk = &c->chunks[i];
+  struct set *set = set_of(c, i);
+  if (chunk->cached)
+    set_remove(c, set, i);
+  else if (!write)
+    c->now.read += CHUNK * part;
+  set->n_unwritten += write && !chunk->unwritten;
+  chunk->unwritten |= write;
+  chunk->cached = true;
+  set_append(c, set, i);
+  if (c->unbounded) return;
+  if (set->n > c->ways) {
+    int32_t oldest = set->first;
+    write_back(c, set, oldest);
+    c->chunks[oldest].cached = false;
+    set_remove(c, set, oldest);
+  }
+  if (set->n_unwritten > UNWRITTEN_WAYS) {
+    int32_t oldest = set->first;
+    while (!c->chunks[oldest].unwritten)
+      oldest = c->chunks[oldest].after;
+    write_back(c, set, oldest);
+  }
+}
+
+static enum status cache_init(struct cache *c, int64_t bytes, int64_t n_chunks) {
+  *c = (struct cache){.unbounded = bytes<0, .ways = bytes> 0 ? WAYS : 0};
+  if (n_chunks >= INT32_MAX) return STATUS_RESOURCE_EXHAUSTED;
+  int64_t n_sets = bytes / (CHUNK * WAYS);
+  c->n_sets = n_sets < 1 ? 1 : n_sets > n_chunks ? (int32_t)n_chunks : (int32_t)n_sets;
+  c->sets = calloc((size_t)c->n_sets, sizeof *c->sets);
+  c->chunks = calloc((size_t)n_chunks + 1, sizeof *c->chunks);
+  if (!c->sets || !c->chunks) return STATUS_RESOURCE_EXHAUSTED;
+  for (int32_t i = 0; i < c->n_sets; i++)
+    c->sets[i].first = c->sets[i].last = NONE;
+  return STATUS_OK;
+}
+
+static void cache_free(struct cache *c) {
+  free(c->sets), free(c->chunks);
+}
+
+// ---- where operands lie ----
+struct walker {
+  struct cache cache;
+  const struct cache_facts *cache_facts;
+  const struct plan *plan;
+  const struct product_walk *walks;
+  const struct expected_batch *batch;
+  int64_t arena_chunks, *weight_chunk; // [n_weights] first chunk
+  int32_t n_weights;
+};
+
+// Consecutive memory that a step passes over; `part` of it are bytes of the operands.
+struct region {
+  int64_t offset, bytes; // from chunk 0
+  double part;
+  bool write, weight;
+};
+
+static int64_t rows_of(const struct walker *w, enum row_kind rows) {
+  return rows == ROWS_TOKENS   ? w->batch->n_tokens
+         : rows == ROWS_SEQS   ? w->batch->n_seqs
+         : rows == ROWS_SCORES ? w->batch->sum_sq
+                               : 1;
+}
+
+static int64_t weight_bytes(const struct step *step, int i) {
+  const struct operand *o = &step->in[i];
+  int64_t rows = step->kind == STEP_LINEAR && i == 1 ? step->linear.n : 1;
+  return rows * o->cols * (int64_t)dtype_bytes(o->dtype);
+}
+
+static bool is_table(const struct step *step, int i) {
+  return step->kind == STEP_ROW && i < step->row.n_inputs && step->row.inputs[i].cls == IN_GATHER;
+}
+
+static bool region_of(const struct walker *w, const struct operand *o, int64_t weight, int arena,
+                      struct region *out) {
+  int64_t es = (int64_t)dtype_bytes(o->dtype), rows = rows_of(w, o->rows);
+  *out = (struct region){.part = 1};
+  if (o->place == PLACE_WEIGHT) {
+    out->offset = w->weight_chunk[o->weight[0]] * CHUNK, out->bytes = weight;
+    out->weight = true;
+    return true;
+  }
+  if (o->place != PLACE_ARENA) return false;
+  int64_t stride = o->stride > 0 ? o->stride : o->cols;
+  out->offset = arena * w->arena_chunks * CHUNK + o->offset_bytes;
+  out->bytes = ((rows - 1) * stride + o->cols) * es;
+  out->part = (double)o->cols / (double)stride;
+  return rows > 0;
+}
+
+// Columns of one wide buffer are one region.
+static int add_region(struct region *regions, int n, const struct region *r) {
+  for (int i = 0; i < n; i++) {
+    struct region *o = &regions[i];
+    bool overlap = r->offset < o->offset + o->bytes && o->offset < r->offset + r->bytes;
+    if (o->write != r->write || !overlap) continue;
+    if (r->offset == o->offset && r->bytes == o->bytes) return n; // the same data again
+    int64_t end = o->offset + o->bytes, other = r->offset + r->bytes;
+    if (r->offset < o->offset) o->offset = r->offset;
+    o->bytes = (end > other ? end : other) - o->offset;
+    o->part = o->part + r->part < 1 ? o->part + r->part : 1;
+    return n;
+  }
+  regions[n] = *r;
+  return n + 1;
+}
+
+// The part [from, to) of a region, in fractions of it.
+static void walk_part(struct cache *c, const struct region *r, double from, double to) {
+  int64_t begin = r->offset + (int64_t)((double)r->bytes * from),
+          end = r->offset + (int64_t)((double)r->bytes * to);
+  double part = r->part * (r->bytes < CHUNK ? (double)r->bytes / CHUNK : 1);
+  // a chunk belongs to the part in which it begins, the first to whoever has it
+  int64_t first = from > 0 ? (begin + CHUNK - 1) / CHUNK : begin / CHUNK;
+  for (int64_t i = first; i * CHUNK < end; i++)
+    touch(c, (int32_t)i, part, r->write);
+}
+
+// ---- steps ----
+#define STEP_REGIONS (STEP_MAX_IN + STEP_MAX_OUT)
+#define PART_BYTES 262144 // of each operand that all blocks of a kernel work on at a time
+
+static void gather(struct walker *w, const struct step *step, int i) {
+  // rows anywhere in a table: taken as not cached
+  w->cache.now.read +=
+      (double)rows_of(w, step->rows) * step->in[i].cols * (double)dtype_bytes(step->in[i].dtype);
+}
+
+static int step_regions(struct walker *w, const struct step *step, int arena,
+                        struct region *regions) {
+  struct region r;
+  int n = 0;
+  for (int i = 0; i < step->n_in; i++) {
+    if (is_table(step, i)) {
+      gather(w, step, i);
+    } else if (region_of(w, &step->in[i], weight_bytes(step, i), arena, &r)) {
+      n = add_region(regions, n, &r);
+    }
+  }
+  for (int i = 0; i < step->n_out; i++) {
+    if (!region_of(w, &step->out[i], 0, arena, &r)) continue;
+    r.write = true;
+    n = add_region(regions, n, &r);
+  }
+  return n;
+}
+
+// All operands side by side, from row to row; what rows share, weights, at the first.
+static void walk_rows(struct walker *w, const struct region *regions, int n, double from,
+                      double to) {
+  int64_t most = 1;
+  for (int i = 0; i < n; i++) {
+    if (regions[i].weight)
+      walk_part(&w->cache, &regions[i], 0, 1);
+    else if (regions[i].bytes > most)
+      most = regions[i].bytes;
+  }
+  int parts = (int)((double)most * (to - from) / PART_BYTES) + 1;
+  for (int p = 0; p < parts; p++) {
+    for (int i = 0; i < n; i++) {
+      if (!regions[i].weight)
+        walk_part(&w->cache, &regions[i], from + (to - from) * p / parts,
+                  from + (to - from) * (p + 1) / parts);
+    }
+  }
+}
+
+// Groups of rows, each with all of W; what that reads again is read_again's.
+static void walk_product(struct walker *w, const struct step *step, const struct product_walk *walk,
+                         struct region *regions, int n) {
+  int64_t m = rows_of(w, step->rows), rows = walk->rows > 0 ? walk->rows : m;
+  for (int64_t row = 0; row < m; row += rows) {
+    walk_rows(w, regions, n, (double)row / (double)m,
+              row + rows < m ? (double)(row + rows) / (double)m : 1);
+    for (int i = 0; i < n; i++)
+      if (regions[i].weight) regions[i].part = 0;
+  }
+}
+
+// ---- what a product reads again ----
+// The share that is not found any more, of what comes round after so many bytes. The slopes are
+// measured ones (docs/TRAFFIC.md).
+static double missed(double passed, double held, double middle, double slope) {
+  return held <= 0 ? 1 : 1 / (1 + exp((middle - passed / held) / slope));
+}
+
+static double read_again(const struct walker *w, const struct step *step,
+                         const struct product_walk *walk) {
+  const struct linear_problem *p = &step->linear;
+  const struct cache_facts *cache = w->cache_facts;
+  double m = (double)rows_of(w, step->rows), n = p->n, k = p->k;
+  double es = (double)dtype_bytes(p->x_dtype), y_es = (double)dtype_bytes(p->y_dtype);
+  double rows = walk->rows > 0 && walk->rows < m ? walk->rows : m,
+         cols = walk->cols > 0 && walk->cols < n ? walk->cols : n;
+  double x = rows * k * es, all_w = n * k * es, some_w = cols * k * es;
+  double lost_w = missed(x + all_w + rows * n * y_es, cache->product_bytes, 1.05, 0.09),
+         lost_x = missed(x + some_w + rows * cols * y_es, cache->product_bytes, 1.05, 0.09);
+  if (walk->roughly) lost_x = missed(x + 3 * some_w, (double)cache->bytes, 1.45, 0.55);
+  return (ceil(m / rows) - 1) * all_w * lost_w + (ceil(n / cols) - 1) * m * k * es * lost_x;
+}
+
+static void walk_batch(struct walker *w, int arena, struct expected *steps) {
+  for (int32_t s = 0; s < w->plan->n_steps; s++) {
+    const struct step *step = &w->plan->steps[s];
+    struct region regions[STEP_REGIONS];
+    if (!(step->needed_by & w->batch->outputs)) continue;
+    w->cache.now = (struct expected){0, 0};
+    int n = step_regions(w, step, arena, regions);
+    if (step->kind == STEP_LINEAR && w->walks) {
+      walk_product(w, step, &w->walks[s], regions, n);
+      if (!w->cache.unbounded) w->cache.now.read += read_again(w, step, &w->walks[s]);
+    } else {
+      walk_rows(w, regions, n, 0, 1);
+    }
+    if (steps) steps[s].read += w->cache.now.read, steps[s].write += w->cache.now.write;
+  }
+}
+
+// ---- all of it ----
+static enum status number_chunks(struct walker *w, int64_t *n_chunks) {
+  const struct plan *plan = w->plan;
+  for (int32_t s = 0; s < plan->n_steps; s++) {
+    for (int i = 0; i < plan->steps[s].n_in; i++) {
+      const struct operand *o = &plan->steps[s].in[i];
+      if (o->place == PLACE_WEIGHT && o->weight[0] >= w->n_weights) w->n_weights = o->weight[0] + 1;
+    }
+  }
+  w->weight_chunk = calloc((size_t)w->n_weights + 1, sizeof *w->weight_chunk);
+  if (!w->weight_chunk) return STATUS_RESOURCE_EXHAUSTED;
+  w->arena_chunks = plan->arena_bytes / CHUNK + 1;
+  *n_chunks = w->arena_chunks * w->batch->n_arenas;
+  for (int32_t s = 0; s < plan->n_steps; s++) {
+    for (int i = 0; i < plan->steps[s].n_in; i++) {
+      const struct operand *o = &plan->steps[s].in[i];
+      if (o->place != PLACE_WEIGHT || w->weight_chunk[o->weight[0]] || is_table(&plan->steps[s], i))
+        continue;
+      w->weight_chunk[o->weight[0]] = *n_chunks;
+      *n_chunks += weight_bytes(&plan->steps[s], i) / CHUNK + 1;
+    }
+  }
+  return STATUS_OK;
+}
+
+enum status plan_expected(const struct plan *plan, const struct cache_facts *cache,
+                          const struct product_walk *walks, const struct expected_batch *batch,
+                          struct expected *steps, struct expected *total) {
+  struct walker w = {.cache_facts = cache, .plan = plan, .walks = walks, .batch = batch};
+  int64_t n_chunks = 0;
+  size_t bytes = (size_t)plan->n_steps * sizeof(struct expected);
+  struct expected *of = calloc((size_t)plan->n_steps + 1, sizeof *of);
+  enum status status = of ? number_chunks(&w, &n_chunks) : STATUS_RESOURCE_EXHAUSTED;
+  if (status == STATUS_OK) status = cache_init(&w.cache, cache->bytes, n_chunks);
+  if (status == STATUS_OK) {
+    for (int round = 0; round < 3; round++) { // the last is in the steady state
+      memset(of, 0, bytes);
+      for (int arena = 0; arena < batch->n_arenas; arena++)
+        walk_batch(&w, arena, of);
+    }
+    *total = (struct expected){0, 0};
+    for (int32_t s = 0; s < plan->n_steps; s++) {
+      of[s].read /= batch->n_arenas, of[s].write /= batch->n_arenas;
+      total->read += of[s].read, total->write += of[s].write;
+    }
+    if (steps) memcpy(steps, of, bytes);
+  }
+  cache_free(&w.cache);
+  free(w.weight_chunk), free(of);
+  return status;
+}

@@ -1,0 +1,173 @@
+// Expected bytes behind a cache: nothing cached is docs/TRAFFIC.md's count, everything cached is
+// none, what lies between is bounded by both; products read again what does not fit. The counts
+// themselves are held to a card's counters by bench_audit.
+#include "blocks.h"
+#include "graph/expected.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define MB 1e6
+static const struct cache_facts none = {0, 0}, all = {-1, 1e18};
+
+static void about(double found, double expected, double part, const char *what) {
+  if (!(fabs(found - expected) <= part * fabs(expected) + 1))
+    fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
+}
+
+static struct plan *plan_of(const struct graph *graph, enum fusion_mode mode) {
+  struct plan_caps caps = {.epilogue_max = 4, .epilogue_kinds = 0x1f};
+  for (int d = 0; d < DTYPE_COUNT; d++)
+    caps.dtype_ok[d] = true;
+  struct plan_limits limits = {16384, 64, 512};
+  struct plan *plan;
+  struct error err = {0};
+  if (plan_build(graph, mode, &caps, &limits, &plan, &err) != STATUS_OK)
+    fail_msg("%s", err.message);
+  return plan;
+}
+
+static struct expected behind(const struct plan *plan, const struct cache_facts *cache,
+                              const struct product_walk *walks, int64_t tokens, int64_t seqs) {
+  struct expected_batch batch = {.n_tokens = tokens,
+                                 .n_seqs = seqs,
+                                 .sum_sq = tokens * tokens / seqs,
+                                 .outputs = 0xff,
+                                 .n_arenas = 2};
+  struct expected total;
+  assert_int_equal(plan_expected(plan, cache, walks, &batch, NULL, &total), STATUS_OK);
+  return total;
+}
+
+static void encoder(struct graph *graph) {
+  struct graph_maker m;
+  maker_init(&m, graph, NULL, DTYPE_BF16);
+  output_add(graph, block_encoder_post(&m, maker_input(&m, ROWS_TOKENS, 768), 12, 3072));
+}
+
+static void without_a_cache_every_compulsory_byte_moves(void **state) {
+  (void)state;
+  struct graph graph;
+  encoder(&graph);
+  for (int mode = 0; mode < FUSION_MODES; mode++) {
+    if (mode != FUSION_ON && mode != FUSION_OFF) continue;
+    struct plan *plan = plan_of(&graph, (enum fusion_mode)mode);
+    struct traffic_total want = plan_traffic(plan, 0xff, 16384, 32, 16384 * 512);
+    struct expected found = behind(plan, &none, NULL, 16384, 32);
+    about(found.read, want.read_bytes, 0.002, "read");
+    about(found.write, want.write_bytes, 0.002, "written");
+    plan_free(plan);
+  }
+  graph_deinit(&graph);
+}
+
+static void what_all_fits_never_moves_again(void **state) {
+  (void)state;
+  struct graph graph;
+  encoder(&graph);
+  struct plan *plan = plan_of(&graph, FUSION_ON);
+  struct expected found = behind(plan, &all, NULL, 16384, 32);
+  about(found.read, 0, 0, "read");
+  about(found.write, 0, 0, "written");
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
+static void a_larger_cache_moves_no_more(void **state) {
+  (void)state;
+  struct graph graph;
+  encoder(&graph);
+  struct plan *plan = plan_of(&graph, FUSION_OFF);
+  struct expected before = behind(plan, &none, NULL, 4096, 32);
+  for (int mb = 8; mb <= 512; mb *= 2) {
+    struct cache_facts cache = {(int64_t)(mb * MB), 0};
+    struct expected now = behind(plan, &cache, NULL, 4096, 32);
+    assert_true(now.read <= before.read * 1.001);
+    assert_true(now.write <= before.write * 1.001);
+    before = now;
+  }
+  about(before.read, 0, 0, "what fits into 512 MB is read once");
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
+// Two passes over [T, 1024] bf16 in one arena, that is 2 KiB a token: the second reads what the
+// first wrote, if that is still there.
+static void a_tensor_is_found_while_it_fits(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_BF16);
+  int32_t x = maker_unary(&m, OP_GELU, maker_input(&m, ROWS_TOKENS, 1024));
+  output_add(&graph, maker_unary(&m, OP_RELU, x));
+  struct plan *plan = plan_of(&graph, FUSION_OFF);
+  struct cache_facts cache = {(int64_t)(20 * MB), 0};
+  double few = 2048.0 * 2048, many = 16384.0 * 2048;
+  assert_true(behind(plan, &cache, NULL, 2048, 4).read < 1.3 * few);
+  about(behind(plan, &cache, NULL, 16384, 32).read, 2 * many, 0.002, "both passes");
+  about(behind(plan, &cache, NULL, 16384, 32).write, 2 * many, 0.002, "both results");
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
+// 16384 x 4096 -> 4096 bf16: x and y of 134 MB, W of 34 MB.
+static void a_product_reads_again_what_does_not_fit(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_BF16);
+  output_add(&graph, maker_linear(&m, maker_input(&m, ROWS_TOKENS, 4096), 4096, false));
+  struct plan *plan = plan_of(&graph, FUSION_ON);
+  double w = 4096.0 * 4096 * 2, x = 16384.0 * 4096 * 2;
+  struct cache_facts small = {(int64_t)(46 * MB), 10 * MB}, large = {(int64_t)(120 * MB), 1e12};
+  struct product_walk rows = {.rows = 2048}, cols = {.cols = 512},
+                      library = {.cols = 512, .roughly = true};
+  assert_int_equal(plan->n_steps, 1);
+  about(behind(plan, &small, NULL, 16384, 32).read, x + w, 0.002, "read once");
+  about(behind(plan, &small, &rows, 16384, 32).read, x + 8 * w, 0.002, "W by 8 groups of rows");
+  about(behind(plan, &small, &cols, 16384, 32).read, 8 * x + w, 0.002, "x by 8 groups of columns");
+  about(behind(plan, &small, &library, 16384, 32).read, 8 * x + w, 0.05, "roughly the same");
+  about(behind(plan, &large, &rows, 16384, 32).read, x, 0.01, "W stays, also between batches");
+  about(behind(plan, &small, &rows, 16384, 32).write, x, 0.002, "written");
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
+static void steps_that_nobody_needs_move_nothing(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_F32);
+  int32_t x = maker_input(&m, ROWS_TOKENS, 64);
+  output_add(&graph, maker_unary(&m, OP_SOFTMAX, x));
+  output_add(&graph, maker_layer_norm(&m, x));
+  struct plan *plan = plan_of(&graph, FUSION_OFF);
+  struct expected_batch batch = {
+      .n_tokens = 4096, .n_seqs = 8, .sum_sq = 4096 * 512, .outputs = 1, .n_arenas = 1};
+  struct expected steps[8], total;
+  assert_int_equal(plan_expected(plan, &none, NULL, &batch, steps, &total), STATUS_OK);
+  double sum = 0;
+  for (int32_t s = 0; s < plan->n_steps; s++) {
+    if (!(plan->steps[s].needed_by & 1)) assert_true(steps[s].read == 0 && steps[s].write == 0);
+    sum += steps[s].read;
+  }
+  about(total.read, 4096.0 * 64 * 4, 0.01, "one of two outputs");
+  about(sum, total.read, 1e-9, "the sum of the steps");
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(without_a_cache_every_compulsory_byte_moves),
+      cmocka_unit_test(what_all_fits_never_moves_again),
+      cmocka_unit_test(a_larger_cache_moves_no_more),
+      cmocka_unit_test(a_tensor_is_found_while_it_fits),
+      cmocka_unit_test(a_product_reads_again_what_does_not_fit),
+      cmocka_unit_test(steps_that_nobody_needs_move_nothing),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
