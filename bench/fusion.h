@@ -33,7 +33,7 @@ struct fusion_bench {
 
 struct fusion_point {
   double measured, predicted; // seconds
-  double bytes;               // read and written, expected
+  double bytes;               // read and written, compulsory
   int kernels;
 };
 
@@ -64,7 +64,7 @@ static void fusion_take(const struct fusion_bench *b, struct probe_plan *p, int3
   plan_cost(p->plan, &b->rates, &batch, 0xff, NULL, &total);
   point->measured += times * least;
   point->predicted += times * total.us / 1e6;
-  point->bytes += times * (total.read.expected + total.write.expected);
+  point->bytes += times * (total.read.compulsory + total.write.compulsory);
   point->kernels += times * p->plan->n_steps;
   probe_deinit(p);
 }

@@ -35,7 +35,7 @@ def measure(experiment, seconds):
 
 
 def rows_of(lines, part, x):
-    """One row a point: times in us, rates in GB/s of the bytes that the fused kernel has to move."""
+    """One row a point: times in us, rates in GB/s of the bytes that the kernels cannot do without."""
     rows = []
     for line in lines:
         if line.get("experiment") != part:

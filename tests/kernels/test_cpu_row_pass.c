@@ -31,8 +31,8 @@ static uint8_t some_register(const struct trial *t, bool scalar) {
 
 static void append(struct trial *t, struct row_inst in, uint8_t shape) {
   struct row_program *p = &t->program;
-  if (in.op !=
-      RI_LOAD) { // never the register of b or c, that of a only when it holds the same shape
+  // Never the register of b or c, that of a only when it holds the same shape.
+  if (in.op != RI_LOAD) {
     if (in.dst == in.b || in.dst == in.c) return;
     if (in.dst == in.a && t->shape_of[in.a] != shape) return;
   }
@@ -67,6 +67,20 @@ static void add_element_wise(struct trial *t) {
   if (in.op == RI_ACT) in.aux = (uint8_t)(1 + below(ACT_COUNT - 1));
   if (in.op == RI_CAST) in.aux = (uint8_t)casts[below(4)];
   append(t, in, scalar ? SHAPE_ROW : SHAPE_FULL);
+}
+
+// The same two short operations over and over, in place, as chains have them.
+static void add_repeats(struct trial *t) {
+  static const uint8_t ops[] = {RI_ADD, RI_SUB, RI_MUL, RI_SCALE, RI_ADD_IMM};
+  uint8_t a = some_register(t, false), b = some_register(t, below(2));
+  struct row_inst pair[2];
+  if (b == NONE || t->shape_of[a] != SHAPE_FULL) return;
+  for (int i = 0; i < 2; i++) {
+    uint8_t op = ops[below(5)];
+    pair[i] = (struct row_inst){op, a, a, op <= RI_MAX ? b : NONE, NONE, 0, 0.9f};
+  }
+  for (uint32_t n = 2 * (1 + below(5)), i = 0; i < n && t->program.n_insts < ROW_MAX_INSTS - 3; i++)
+    append(t, pair[i % 2], SHAPE_FULL);
 }
 
 static void add_whole_row(struct trial *t) {
@@ -131,6 +145,8 @@ static void make_trial(struct trial *t) {
       add_whole_row(t);
     else if (kind >= 90)
       add_store(t);
+    else if (kind >= 87)
+      add_repeats(t);
   }
   add_store(t);
   if (p->n_outputs == ROW_MAX_OUTPUTS) return;
