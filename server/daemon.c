@@ -279,6 +279,7 @@ static enum status bring_up(struct daemon *daemon, struct error *err) {
                                 .requests_per_loop = (int32_t)(daemon->conf->queue_requests * 2),
                                 .stream_requests = (int32_t)daemon->conf->stream_requests,
                                 .model_control = daemon->conf->model_control,
+                                .log_requests = daemon->conf->log_requests,
                                 .loader = &daemon->reloader.wake,
                                 .device_name = first_caps(&daemon->parts.devices)->description,
                                 .fallback = daemon->parts.devices.fallback,

@@ -71,8 +71,12 @@ static void bury(struct reloader *reloader) {
 }
 
 // ---- building ----
+static bool ending(const struct reloader *reloader) {
+  return atomic_load(&reloader->stop) || atomic_load(&reloader->api->state) != API_SERVING;
+}
+
 static enum status stopped(const struct reloader *reloader, struct error *err) {
-  if (!atomic_load(&reloader->stop)) return STATUS_OK;
+  if (!ending(reloader)) return STATUS_OK;
   return error_set(err, STATUS_UNAVAILABLE, "the server is shutting down");
 }
 
@@ -275,7 +279,7 @@ static void adopt(struct reloader *reloader) {
 static void reload_all(struct reloader *reloader) {
   notify_reloading();
   log_info("reloading", "every model that serves is loaded again from its file");
-  for (int i = 0; i < table(reloader)->n && !atomic_load(&reloader->stop); i++) {
+  for (int i = 0; i < table(reloader)->n && !ending(reloader); i++) {
     struct error err;
     if (table(reloader)->entries[i].model) (void)reload_entry(reloader, i, &err);
   }
@@ -290,8 +294,10 @@ void reloader_run(struct reloader *reloader) {
     bury(reloader);
     if (atomic_exchange(&reloader->all, false)) reload_all(reloader);
     while (!atomic_load(&reloader->stop) && (job = api_job_next(reloader->api))) {
-      job->status =
-          job->load ? load(reloader, job->name, &job->err) : unload(reloader, job->name, &job->err);
+      job->status = stopped(reloader, &job->err); // a drain does not wait for what is still to load
+      if (job->status == STATUS_OK)
+        job->status = job->load ? load(reloader, job->name, &job->err)
+                                : unload(reloader, job->name, &job->err);
       api_job_done(reloader->api, job);
       bury(reloader);
     }

@@ -30,6 +30,7 @@ enum status api_open(struct api *api, const struct api_options *options, struct 
   api->model_control = options->model_control;
   api->loader = options->loader;
   infer_reply_setup();
+  infer_log_setup((enum infer_log)options->log_requests);
   descriptors_setup();
   for (int i = 0; i < options->n_loops; i++) {
     enum status status = request_pool_open(options->requests_per_loop, &api->pools[i]);

@@ -19,6 +19,7 @@ struct api_options {
   int32_t requests_per_loop; // size of each loop's request pool
   int32_t stream_requests;   // at once on one ModelStreamInfer call; 0: as many as is usual
   bool model_control;        // RepositoryModelLoad and Unload are served
+  int log_requests;          // enum infer_log
   struct wake *loader;       // signalled when a job was asked for; NULL: nobody does any
   const char *device_name;   // "NVIDIA H200, ..."; NULL: none to tell; outlives the api
   const char *fallback;      // why `auto` serves on the CPU; NULL or empty: it does not; as above

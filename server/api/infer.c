@@ -6,6 +6,8 @@
 #include "sched/needs.h"
 #include "sched/pack.h"
 
+#include <stdio.h>
+
 // ---- endings ----
 // Everything that a request holds goes back. Loop thread. Also the `done` hook of its reply.
 void infer_release(void *arg) {
@@ -43,7 +45,8 @@ static struct model_metrics *metrics_of(const struct model *model, enum fusion_m
 
 // Each accepted request passes here exactly once: accepted = finished + in flight, whatever
 // happened.
-void infer_count(const struct request *request, enum status status) {
+void infer_count(const struct request *request, enum status status, const char *message) {
+  infer_log(request, status, message);
   struct model_metrics *metrics = metrics_of(request->model, request->fusion);
   if (!metrics) return;
   atomic_fetch_sub_explicit(&metrics->in_flight, 1, memory_order_relaxed);
@@ -73,7 +76,7 @@ static void request_fail(struct call *call, struct request *request, enum status
     infer_item_done(call, request->item, request, status, message);
     return;
   }
-  infer_count(request, status);
+  infer_count(request, status, message);
   call_fail(call, status, message);
   infer_release(request);
 }
@@ -83,7 +86,7 @@ static void request_answer(const struct api *api, struct call *call, struct requ
     infer_item_done(call, request->item, request, STATUS_OK, "");
     return;
   }
-  infer_count(request, STATUS_OK);
+  infer_count(request, STATUS_OK, "");
   infer_reply(api, call, request, infer_release);
 }
 
@@ -98,7 +101,7 @@ void infer_finished(struct api *api, struct rpc *rpc, struct request *request) {
   if (!call && request->item) {
     infer_item_done(NULL, request->item, request, gone_status(request), "");
   } else if (!call) { // rpc/ has answered what had to be answered
-    infer_count(request, gone_status(request));
+    infer_count(request, gone_status(request), request->message_text);
     infer_release(request);
   } else if (request->status != STATUS_OK) {
     request_fail(call, request, request->status, request->message_text);
@@ -178,10 +181,15 @@ static void request_init(struct request *request, struct call *call, struct mode
   request->deadline_ns = call_deadline_ns(call);
   request->t_ns[STAGE_HEADERS] = call_headers_ns(call);
   request->t_ns[STAGE_MESSAGE] = call_message_ns(call);
+  const char *traceparent = call_traceparent(call);
+  request->traceparent[0] = 0;
+  if (traceparent[0])
+    snprintf(request->traceparent, sizeof request->traceparent, "%s", traceparent);
 }
 
 // No request came of it.
 static void refuse(struct call *call, void *item, enum status status, const char *message) {
+  infer_log_refused(call, status, message);
   if (item)
     infer_item_done(call, item, NULL, status, message);
   else

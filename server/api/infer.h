@@ -41,8 +41,13 @@ void infer_reply(const struct api *api, struct call *call, struct request *reque
 // Everything that a request holds goes back.
 void infer_release(void *request);
 void infer_cancel(struct request *request); // nobody waits for it any more
-// Into the model's metrics. Each request passes here exactly once.
-void infer_count(const struct request *request, enum status status);
+// Into the model's metrics, and into the log if it is to be there. Each request passes here once.
+void infer_count(const struct request *request, enum status status, const char *message);
+// infer_log.c: which requests are logged, and their lines; rate-limited as all lines are.
+enum infer_log { INFER_LOG_NONE, INFER_LOG_FAILED, INFER_LOG_ALL };
+void infer_log_setup(enum infer_log what);
+void infer_log(const struct request *request, enum status status, const char *message);
+void infer_log_refused(const struct call *call, enum status status, const char *message);
 
 // infer_stream.c: there is a request now, which may be cancelled.
 void infer_item_begun(void *item, struct request *request);

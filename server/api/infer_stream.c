@@ -81,7 +81,7 @@ static void answer_first(struct infer_stream *stream, struct call *call) {
   stream->first = (stream->first + 1) % stream->limit;
   stream->n--;
   if (!call && status == STATUS_OK) status = STATUS_CANCELLED; // nobody got it
-  if (request) infer_count(request, status);
+  if (request) infer_count(request, status, item->text);
   if (call && status != STATUS_OK) answer_error(call, item);
   if (!request) {
     stream_put(stream);
@@ -140,7 +140,7 @@ void infer_item_done(struct call *call, void *arg, struct request *request, enum
   item->request = request;
   item->status = status;
   item->done = true;
-  if (status != STATUS_OK) snprintf(item->text, sizeof item->text, "%s", message);
+  snprintf(item->text, sizeof item->text, "%s", message);
   flush(item->stream);
 }
 

@@ -3,6 +3,8 @@
 #include "base/log.h"
 
 #include "base/clock.h"
+#include <poll.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,7 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOG_LINE_BYTES 2048
+#define LOG_LINE_BYTES 2048 // less than PIPE_BUF: a pipe takes all of it or nothing
+#define LOG_TAIL_BYTES 48   // kept for the count of suppressed lines and the end
 #define RATE_SLOTS 64
 #define RATE_BURST 20
 #define RATE_PER_S 10
@@ -83,38 +86,104 @@ static void stamp(char *out, size_t bytes) {
   snprintf(out + used, bytes - used, ".%03dZ", (int)(wall % NS_PER_S / NS_PER_MS));
 }
 
-void log_write(enum log_level level, const char *event, const char *format, ...) {
-  static const char *const names[] = {"debug", "info", "warn", "error"};
-  int suppressed = 0;
-  if ((int)level < atomic_load_explicit(&log_level, memory_order_relaxed) ||
-      !rate_allows(event, &suppressed))
-    return;
-  char message[LOG_LINE_BYTES / 2], line[LOG_LINE_BYTES], when[40];
+struct line {
+  char text[LOG_LINE_BYTES];
+  size_t used;
+};
+
+static void put(struct line *line, const char *format, ...) PRINTF_LIKE(2, 3);
+static void put(struct line *line, const char *format, ...) {
+  size_t room = sizeof line->text - LOG_TAIL_BYTES - line->used;
   va_list args;
   va_start(args, format);
-  vsnprintf(message, sizeof message, format, args);
+  int n = vsnprintf(line->text + line->used, room, format, args);
   va_end(args);
-  stamp(when, sizeof when);
-  size_t used;
-  if (atomic_load_explicit(&log_format, memory_order_relaxed) == LOG_JSON) {
-    used = (size_t)snprintf(line, sizeof line,
-                            "{\"time\":\"%s\",\"level\":\"%s\",\"event\":\"%s\",\"message\":\"",
-                            when, names[level], event);
-    used += put_json_text(line + used, sizeof line - used - 40, message);
-    used +=
-        (size_t)snprintf(line + used, sizeof line - used, "\",\"suppressed\":%d}\n", suppressed);
-  } else {
-    make_printable(message);
-    used =
-        (size_t)snprintf(line, sizeof line, "%s %-5s %s: %s", when, names[level], event, message);
-    if (suppressed > 0 && used < sizeof line)
-      used +=
-          (size_t)snprintf(line + used, sizeof line - used, " (%d lines suppressed)", suppressed);
-    if (used > sizeof line - 2) used = sizeof line - 2;
-    line[used++] = '\n';
+  if (n > 0) line->used += (size_t)n < room ? (size_t)n : room - 1;
+}
+
+// A JSON string; cut where the line is full, so that the quotes still close.
+static void put_json(struct line *line, const char *text) {
+  size_t room = sizeof line->text - LOG_TAIL_BYTES - line->used;
+  if (room < 3) return;
+  line->text[line->used++] = '"';
+  line->used += put_json_text(line->text + line->used, room - 2, text);
+  line->text[line->used++] = '"';
+}
+
+static const char *const level_names[] = {"debug", "info", "warn", "error"};
+
+static void json_line(struct line *line, enum log_level level, const char *event,
+                      const struct log_field *fields, int n_fields, const char *message,
+                      const char *when) {
+  put(line, "{\"time\":\"%s\",\"level\":\"%s\",\"event\":\"%s\",\"message\":", when,
+      level_names[level], event);
+  put_json(line, message);
+  for (int i = 0; i < n_fields; i++) {
+    // A member that does not fit whole is left out whole.
+    size_t text_bytes = fields[i].text ? 6 * strlen(fields[i].text) : 24;
+    if (line->used + strlen(fields[i].key) + text_bytes + 8 > sizeof line->text - LOG_TAIL_BYTES)
+      continue;
+    put(line, ",\"%s\":", fields[i].key);
+    if (fields[i].text)
+      put_json(line, fields[i].text);
+    else
+      put(line, "%lld", (long long)fields[i].number);
   }
-  ssize_t ignored = write(STDERR_FILENO, line, used);
+}
+
+static void text_line(struct line *line, enum log_level level, const char *event,
+                      const struct log_field *fields, int n_fields, const char *message,
+                      const char *when) {
+  put(line, "%s %-5s %s: %s", when, level_names[level], event, message);
+  for (int i = 0; i < n_fields; i++)
+    if (fields[i].text)
+      put(line, " %s=%s", fields[i].key, fields[i].text);
+    else
+      put(line, " %s=%lld", fields[i].key, (long long)fields[i].number);
+  make_printable(line->text);
+}
+
+static void write_line(enum log_level level, const char *event, const struct log_field *fields,
+                       int n_fields, const char *format, va_list args) {
+  int suppressed = 0;
+  if (!log_wants(level) || !rate_allows(event, &suppressed)) return;
+  char message[LOG_LINE_BYTES / 2], when[40];
+  struct line line = {.used = 0};
+  vsnprintf(message, sizeof message, format, args);
+  stamp(when, sizeof when);
+  bool json = atomic_load_explicit(&log_format, memory_order_relaxed) == LOG_JSON;
+  (json ? json_line : text_line)(&line, level, event, fields, n_fields, message, when);
+  char *tail = line.text + line.used;
+  int n = 0;
+  if (json)
+    n = snprintf(tail, LOG_TAIL_BYTES, ",\"suppressed\":%d}\n", suppressed);
+  else if (suppressed > 0)
+    n = snprintf(tail, LOG_TAIL_BYTES, " (%d lines suppressed)\n", suppressed);
+  else
+    n = snprintf(tail, LOG_TAIL_BYTES, "\n");
+  struct pollfd to = {.fd = STDERR_FILENO, .events = POLLOUT};
+  if (poll(&to, 1, 0) != 1 || !(to.revents & POLLOUT)) return; // nobody reads it: nobody waits
+  ssize_t ignored = write(STDERR_FILENO, line.text, line.used + (size_t)n);
   (void)ignored; // a closed stderr must not stop the daemon
+}
+
+bool log_wants(enum log_level level) {
+  return (int)level >= atomic_load_explicit(&log_level, memory_order_relaxed);
+}
+
+void log_write(enum log_level level, const char *event, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  write_line(level, event, NULL, 0, format, args);
+  va_end(args);
+}
+
+void log_fields(enum log_level level, const char *event, const struct log_field *fields,
+                int n_fields, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  write_line(level, event, fields, n_fields, format, args);
+  va_end(args);
 }
 
 void assert_fail(const char *expression, const char *file, int line) {

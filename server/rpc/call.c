@@ -39,6 +39,10 @@ int64_t call_message_ns(const struct call *call) {
   return call->message_ns;
 }
 
+const char *call_traceparent(const struct call *call) {
+  return call->traceparent;
+}
+
 void *call_app(struct call *call) {
   return call->rpc->app;
 }

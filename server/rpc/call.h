@@ -45,7 +45,8 @@ struct slab_pool *call_pool(struct call *call);    // this loop's pool, for the 
 int64_t call_deadline_ns(const struct call *call); // CLOCK_NEVER: none. Absolute, from HEADERS on
 int64_t call_headers_ns(const struct call *call);  // when HEADERS arrived
 int64_t call_message_ns(const struct call *call);  // when the message was complete
-void *call_app(struct call *call);                 // the `app` pointer given to rpc_open
+const char *call_traceparent(const struct call *call); // of the client's trace; "": none
+void *call_app(struct call *call);                     // the `app` pointer given to rpc_open
 int call_loop(const struct call *call);
 struct rpc *call_rpc(const struct call *call);
 void call_on_cancel(struct call *call, void (*hook)(void *arg), void *arg);

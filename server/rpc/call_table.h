@@ -31,6 +31,7 @@ struct call {
   struct grpc_framer framer;
   void (*cancel)(void *arg);
   void *cancel_arg;
+  char traceparent[GRPC_TRACEPARENT_BYTES + 1]; // W3C Trace Context; empty: none came
   struct answer *answer; // of a stream: the first of those that have not left
   struct stream *stream; // NULL: unary
 };

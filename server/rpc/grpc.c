@@ -44,6 +44,22 @@ bool grpc_timeout_parse(const uint8_t *value, size_t bytes, int64_t *timeout_ns)
   return true;
 }
 
+// n lower-case hex digits at `text`, not all of them 0 unless `zero`.
+static bool hex_ok(const uint8_t *text, int n, bool zero) {
+  for (int i = 0; i < n; i++) {
+    bool digit = text[i] >= '0' && text[i] <= '9', letter = text[i] >= 'a' && text[i] <= 'f';
+    if (!digit && !letter) return false;
+    zero = zero || text[i] != '0';
+  }
+  return zero;
+}
+
+bool grpc_traceparent_ok(const uint8_t *value, size_t bytes) {
+  return bytes == GRPC_TRACEPARENT_BYTES && memcmp(value, "00-", 3) == 0 &&
+         hex_ok(value + 3, 32, false) && value[35] == '-' && hex_ok(value + 36, 16, false) &&
+         value[52] == '-' && hex_ok(value + 53, 2, true);
+}
+
 enum grpc_encoding grpc_encoding_parse(const uint8_t *value, size_t bytes) {
   return bytes == 0 || (bytes == 8 && memcmp(value, "identity", 8) == 0) ? GRPC_IDENTITY
                                                                          : GRPC_UNSUPPORTED;

@@ -13,6 +13,10 @@ bool grpc_content_type_ok(const uint8_t *value, size_t bytes);
 // 1 to 8 digits and one of HMSmun. False: malformed.
 bool grpc_timeout_parse(const uint8_t *value, size_t bytes, int64_t *timeout_ns);
 
+// W3C Trace Context, version 00: "00-" 32 hex digits "-" 16 "-" 2, lower case, neither id zero.
+#define GRPC_TRACEPARENT_BYTES 55
+bool grpc_traceparent_ok(const uint8_t *value, size_t bytes);
+
 enum grpc_encoding { GRPC_IDENTITY, GRPC_UNSUPPORTED }; // we decompress nothing
 enum grpc_encoding grpc_encoding_parse(const uint8_t *value, size_t bytes);
 

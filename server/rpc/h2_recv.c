@@ -119,6 +119,10 @@ static void take_header(struct header_block *block, const uint8_t *name, size_t 
   case 7:
     if (IS(":method")) block->is_post = value_bytes == 4 && memcmp(value, "POST", 4) == 0;
     return;
+  case 11:
+    if (IS("traceparent") && grpc_traceparent_ok(value, value_bytes))
+      memcpy(block->call->traceparent, value, value_bytes);
+    return;
   case 12:
     if (IS("content-type"))
       block->content_type_ok = grpc_content_type_ok(value, value_bytes);

@@ -73,6 +73,7 @@ struct request {
   // From here on nothing is zeroed by request_take.
   char id[LIMIT_REQUEST_ID_BYTES]; // echoed
   char message_text[256];          // when status != OK
+  char traceparent[56];            // of the client's trace; "": none
   // Protobuf tag and length in front of each output, borrowed by the reply.
   uint8_t raw_heads[LIMIT_MODEL_OUTPUTS][12];
 };
