@@ -310,8 +310,29 @@ static void large_message_in_random_pieces_is_whole(void **state) {
 
 #define FRAMER_TEST(name) cmocka_unit_test_setup_teardown(name, rig_up, rig_down)
 
+static void trace_parents_are_taken_as_the_standard_has_them(void **state) {
+  (void)state;
+  static const char good[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  assert_true(grpc_traceparent_ok((const uint8_t *)good, sizeof good - 1));
+  for (size_t i = 0; i < sizeof good - 1; i++) { // any one byte that is none of its alphabet
+    uint8_t bad[sizeof good];
+    memcpy(bad, good, sizeof good);
+    bad[i] = 'G';
+    assert_false(grpc_traceparent_ok(bad, sizeof good - 1));
+    assert_false(grpc_traceparent_ok((const uint8_t *)good, i));
+  }
+  static const char *const bad[] = {"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                                    "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+                                    "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+                                    "00-0AF7651916CD43DD8448EB211C80319C-B7AD6B7169203331-01",
+                                    "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    assert_false(grpc_traceparent_ok((const uint8_t *)bad[i], strlen(bad[i])));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(trace_parents_are_taken_as_the_standard_has_them),
       cmocka_unit_test(content_type_is_grpc_and_its_suffixes_only),
       cmocka_unit_test(timeout_knows_every_unit),
       cmocka_unit_test(timeout_of_99999999_hours_saturates),
