@@ -49,7 +49,7 @@ package_tree() {
 # have in the sources.
 package_device_programs() {
   local tree=$1 build=$2 name
-  mkdir -p "$tree/tests/kernels" "$tree/bench/peers"
+  mkdir -p "$tree/tests/kernels" "$tree/bench/peers" "$tree/docs"
   strip -o "$tree/libexec/device_programs" "$build/tests/device/device_programs"
   bundle_libraries "$tree" "$tree/libexec/device_programs"
   while read -r name; do
@@ -57,6 +57,7 @@ package_device_programs() {
   done < <(sed -n 's/^PROGRAM(\(.*\))$/\1/p' "$build/tests/device/programs.def")
   cp -r "$FW_ROOT/tests/harness" "$FW_ROOT/tests/e2e" "$FW_ROOT/tests/golden" "$tree/tests/"
   cp "$FW_ROOT"/tests/kernels/*.sh "$tree/tests/kernels/"
+  cp "$FW_ROOT/docs/CONFORMANCE.md" "$tree/docs/" # test_http2.py holds its list to the tests
   cp "$FW_ROOT"/bench/gpu.* "$FW_ROOT"/bench/audit.sh "$tree/bench/"
   cp "$FW_ROOT"/bench/peers/gpu.py "$tree/bench/peers/"
   find "$tree" -name __pycache__ -prune -exec rm -rf {} +
