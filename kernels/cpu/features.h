@@ -43,6 +43,7 @@ struct cpu_ops {
   void (*product_f32_run)(const struct product_call *call);
   void (*product_bf16_run)(const struct product_call *call);
   int32_t panel_cols; // of its packed weights
+  int32_t group_cols; // between two epilogues: whole panels, at most OWN_GROUP_COLS
   // n elements from one float dtype to another, rounded to nearest even.
   void (*convert)(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n);
   // dst[i] = act(src[i]); for tests of the polynomials over all of fp32.

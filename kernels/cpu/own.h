@@ -29,7 +29,8 @@ struct product_call {
   struct epilogue_call epilogue;
 };
 
-#define OWN_GROUP_COLS 64 // columns between two epilogues
+// Most columns between two epilogues: the unit in which threads share a product of few rows.
+#define OWN_GROUP_COLS 64
 #define OWN_SUMS_FLOATS (64 * OWN_GROUP_COLS)
 
 // Packed bytes of an [n, k] matrix, and packing from row-major [n, k]. Panels follow one another,

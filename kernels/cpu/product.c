@@ -36,9 +36,13 @@ const char *product_kind_name(enum product_kind kind) {
 }
 
 // ---- creation ----
+static int32_t unit_cols(const struct product_spec *spec) { // PRODUCT_OWN; AMX needs the most
+  return spec->problem.w_dtype == DTYPE_BF16 ? OWN_GROUP_COLS : spec->ops->group_cols;
+}
+
 static int32_t count_units(const struct product_spec *spec, enum product_kind kind) {
   int32_t n = spec->problem.n;
-  if (kind == PRODUCT_OWN) return (n + OWN_GROUP_COLS - 1) / OWN_GROUP_COLS;
+  if (kind == PRODUCT_OWN) return (n + unit_cols(spec) - 1) / unit_cols(spec);
   int32_t most = n / SLICE_MIN < 1 ? 1 : n / SLICE_MIN;
   return spec->n_threads < most ? spec->n_threads : most;
 }
@@ -206,7 +210,7 @@ const void *product_packed(const struct product *p) {
 
 const void *product_unit_weights(const struct product *p, int32_t unit) {
   if (!p->packed || unit >= p->n_units) return NULL;
-  return p->packed + packed_bytes(p, unit * OWN_GROUP_COLS);
+  return p->packed + packed_bytes(p, unit * unit_cols(&p->spec));
 }
 
 int64_t product_bytes(const struct product *p) {
@@ -253,7 +257,8 @@ static struct epilogue_call columns_epilogue(const struct product *p, const stru
 }
 
 static void run_own(const struct product *p, const struct product_run *run) {
-  int32_t first = run->unit * OWN_GROUP_COLS, end = first + run->n_units * OWN_GROUP_COLS;
+  int32_t cols = unit_cols(&p->spec);
+  int32_t first = run->unit * cols, end = first + run->n_units * cols;
   if (end > p->spec.problem.n) end = p->spec.problem.n;
   struct product_call call = {.rows = run->rows,
                               .n = end - first,

@@ -3,7 +3,7 @@
 //
 // The columns of y are cut into units, so that a few rows can be worked on by all threads at once
 // and many rows by each thread alone (all units in one call). Two implementations stand behind one
-// interface: our own kernels (simd/product_ops.c, amx.c; units of OWN_GROUP_COLS columns) and the
+// interface: our own kernels (simd/product_ops.c, amx.c; units of 32 or 64 columns) and the
 // library (onednn.c; as many units as threads), chosen by what was measured for the dtype and the
 // processor.
 #ifndef KERNELS_CPU_PRODUCT_H

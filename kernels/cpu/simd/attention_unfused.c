@@ -1,11 +1,16 @@
 // Unfused attention, compiled once for each instruction set: each step reads and writes the whole
-// matrix of scores. Vectors of scores run over keys (keys are transposed once per block), 8 queries
-// in registers.
+// matrix of scores. Vectors of scores run over keys (keys are transposed once per block), 8 or 6
+// queries in registers.
 #include "kernels/cpu/simd/attention_parts.h"
 
 #include <math.h>
 
+// Queries x 2 vectors of keys: sums in registers, of which AVX-512 has 32 and the others 16.
+#if SIMD_BYTES == 64
 #define QUERY_GROUP 8
+#else
+#define QUERY_GROUP 6
+#endif
 
 static void pack_queries(struct work *w, float scale) {
   const struct attention_call *c = w->call;
@@ -68,10 +73,12 @@ static void block_scores(const struct work *w, int32_t keys) {
       SCORES_CASE(3)
       SCORES_CASE(4)
       SCORES_CASE(5)
+#if SIMD_BYTES == 64
       SCORES_CASE(6)
       SCORES_CASE(7)
+#endif
     default:
-      SCORES_CASE(8)
+      SCORES_CASE(QUERY_GROUP)
     }
   }
 }

@@ -16,6 +16,7 @@
 #define MR 6
 #endif
 #define PANEL (2 * VL)
+#define GROUP PRODUCT_GROUP
 
 // Where rows 0..13 of x begin, as five pointers and one stride: row 7 is p[1] + 4 strides. Each
 // address is then one operand of a load (base + index * 1, 2, 4 or 8), and fourteen pointers need
@@ -35,8 +36,8 @@ static const uint8_t row_step[14] = {0, 1, 2, 0, 4, 2, 0, 4, 8, 0, 1, 2, 0, 4};
 #define DECLARE(r) vf lo##r = {0}, hi##r = {0};
 #define RESUME(r)                                                                                  \
   if (rows > r) {                                                                                  \
-    lo##r = vf_load(out + r * OWN_GROUP_COLS);                                                     \
-    hi##r = vf_load(out + r * OWN_GROUP_COLS + VL);                                                \
+    lo##r = vf_load(out + r * GROUP);                                                              \
+    hi##r = vf_load(out + r * GROUP + VL);                                                         \
   }
 #define MULTIPLY(r)                                                                                \
   if (rows > r) {                                                                                  \
@@ -46,8 +47,8 @@ static const uint8_t row_step[14] = {0, 1, 2, 0, 4, 2, 0, 4, 8, 0, 1, 2, 0, 4};
   }
 #define STORE(r)                                                                                   \
   if (rows > r) {                                                                                  \
-    vf_store(out + r * OWN_GROUP_COLS, lo##r);                                                     \
-    vf_store(out + r * OWN_GROUP_COLS + VL, hi##r);                                                \
+    vf_store(out + r * GROUP, lo##r);                                                              \
+    vf_store(out + r * GROUP + VL, hi##r);                                                         \
   }
 #define STEP(k_ahead)                                                                              \
   do {                                                                                             \
@@ -186,7 +187,7 @@ __attribute__((noinline)) static void run_panel(const struct product_call *c,
                               .x_stride = source->x_stride,
                               .k = depth,
                               .resume = at > 0,
-                              .out = c->sums + begin * OWN_GROUP_COLS + col % OWN_GROUP_COLS,
+                              .out = c->sums + begin * GROUP + col % GROUP,
                               .next = next};
     micro_rows(rows, &call, lines);
     next += (int64_t)lines * 16 * depth;
@@ -210,10 +211,10 @@ INLINE void run_columns(const struct product_call *call, const struct source *so
       }
       run_panel(call, source, col, (const float *)w, at, end - at, next);
     }
-    int32_t first = col / OWN_GROUP_COLS * OWN_GROUP_COLS, done = col + PANEL;
-    if (done % OWN_GROUP_COLS != 0 && done < call->n) continue;
+    int32_t first = col / GROUP * GROUP, done = col + PANEL;
+    if (done % GROUP != 0 && done < call->n) continue;
     int32_t cols = (done < call->n ? done : call->n) - first;
-    epilogue_rectangle(&call->epilogue, call->sums, OWN_GROUP_COLS, 0, call->rows, first, cols,
+    epilogue_rectangle(&call->epilogue, call->sums, GROUP, 0, call->rows, first, cols,
                        SIMD_NAME(epilogue_run));
   }
 }

@@ -41,6 +41,7 @@ const struct cpu_ops SIMD_NAME(cpu_ops) = {
     .product_f32_run = SIMD_NAME(product_f32_run),
     .product_bf16_run = SIMD_NAME(product_bf16_run),
     .panel_cols = 2 * VL,
+    .group_cols = PRODUCT_GROUP,
     .convert = convert,
     .activate = activate,
     .exp = exponent,

@@ -114,8 +114,9 @@ void desk_done(struct desk *desk, struct team *team, int32_t n_units) {
 }
 
 void desk_wait(struct desk *desk, struct team *team) {
+  int most = team_spins(team);
   for (int spins = 0; atomic_load_explicit(&desk->done, memory_order_acquire) != desk->n_units;) {
-    if (++spins < TEAM_SPINS)
+    if (++spins < most)
       team_relax();
     else
       team_doze(team, &desk->done, desk->n_units);

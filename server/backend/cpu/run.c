@@ -233,15 +233,16 @@ static bool help_others(const struct worker *w) {
 static void wait_pieces(const struct worker *w, struct segment_state *state, uint32_t n_pieces,
                         bool help) {
   int64_t start = wait_start(w), helped = 0;
+  struct team *team = w->e->bound->device->team;
   for (int spins = 0; atomic_load_explicit(&state->done, memory_order_acquire) != n_pieces;) {
     int64_t begin = wait_start(w);
     if (help && help_others(w)) {
       spins = 0;
       if (begin) helped += clock_now_ns() - begin;
-    } else if (++spins < TEAM_SPINS)
+    } else if (++spins < team_spins(team))
       team_relax();
     else
-      team_doze(w->e->bound->device->team, &state->done, n_pieces);
+      team_doze(team, &state->done, n_pieces);
   }
   wait_stop(w, start ? start + helped : 0);
 }

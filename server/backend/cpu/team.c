@@ -1,5 +1,6 @@
 #include "backend/cpu/team.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <limits.h>
@@ -29,6 +30,7 @@ struct team {
   team_fn fn; // of the current run; written before `start` opens
   void *arg;
   bool stop;
+  int spins;
   struct gate start, barrier, count;
   _Alignas(64) _Atomic uint32_t arrived;
   int n_started;
@@ -39,6 +41,21 @@ void team_relax(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+// The fastest of some tries: whatever else the machine does only lengthens one.
+static int count_spins(void) {
+  enum { TRIES = 8, PAUSES = 100 };
+  int64_t best = INT64_MAX;
+  for (int i = 0; i < TRIES; i++) {
+    int64_t start = clock_now_ns();
+    for (int j = 0; j < PAUSES; j++)
+      team_relax();
+    int64_t ns = clock_now_ns() - start;
+    if (ns < best) best = ns;
+  }
+  int64_t spins = (int64_t)TEAM_SPIN_NS * PAUSES / (best + 1);
+  return spins < 1000 ? 1000 : spins > 100000 ? 100000 : (int)spins;
 }
 
 // The waiter counts itself, then the kernel compares the value; the opener changes the value, then
@@ -69,7 +86,7 @@ void team_barrier(struct team *team) {
     atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
     gate_open(&team->barrier);
   } else {
-    gate_wait(&team->barrier, seen, TEAM_SPINS);
+    gate_wait(&team->barrier, seen, team->spins);
   }
 }
 
@@ -106,7 +123,7 @@ enum status team_open(int n_threads, void (*init)(void), struct team **out, stru
   struct team *team = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
   if (!team)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %d compute threads", n_threads);
-  *team = (struct team){.n = n_threads, .init = init};
+  *team = (struct team){.n = n_threads, .init = init, .spins = count_spins()};
   for (int i = 1; i < n_threads; i++) {
     struct helper *h = &team->helpers[team->n_started];
     *h = (struct helper){.team = team, .index = i};
@@ -132,6 +149,10 @@ void team_close(struct team *team) {
 
 int team_size(const struct team *team) {
   return team->n;
+}
+
+int team_spins(const struct team *team) {
+  return team->spins;
 }
 
 void team_run(struct team *team, team_fn fn, void *arg) {
