@@ -25,7 +25,7 @@ cmd_bench() {
 bench_cpu() {
   local venv=$FW_CACHE/peers/venv wanted=$FW_ROOT/bench/peers/requirements.txt
   if ! cmp -s "$wanted" "$venv/.requirements"; then
-    say "environment of the peers in .cache/peers (several hundred MB)"
+    say "environment of the peers in .cache/peers (4 GB, most of it PyTorch)"
     mkdir -p "$FW_CACHE/peers"
     /usr/bin/python3 -m venv --clear "$venv"
     "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$wanted" >&2

@@ -77,9 +77,10 @@ static bool library_supports(const struct product_spec *spec) {
   return !narrow || spec->features->avx512_bf16 || spec->features->amx_bf16;
 }
 
-// Measured on Sapphire Rapids and on Zen 3 (bench/cpu/bench_product.c): our kernels win for every
-// row count where there is AVX2, AVX-512 or AMX, chiefly by their epilogues. Weights that are
-// widened from bf16 are for processors that have nothing better.
+// Measured on Sapphire Rapids and on Zen 3 (bench/cpu/bench_product.c): our kernels win from 8 rows
+// on where there is AVX2, AVX-512 or AMX, chiefly by their epilogues; at a single row on Zen 3 the
+// library is up to a quarter faster at some shapes, and slower at others. Weights that are widened
+// from bf16 are for processors that have nothing better.
 static enum product_kind choose(const struct product_spec *spec) {
   enum own_layout layout = layout_of(spec);
   if (layout == OWN_NONE) return PRODUCT_LIBRARY;
