@@ -96,6 +96,7 @@ static enum status measure_one_more(const struct meter *meter, int32_t rows, int
   if (status == STATUS_OK)
     status = measure_chain(meter, OP_SCALE, CHAIN, FUSION_OFF, rows, cols, &many);
   *seconds = (many - few) / (CHAIN - SHORT_CHAIN);
+  if (*seconds <= 0) *seconds = many / CHAIN; // a busy machine
   return status;
 }
 

@@ -3,24 +3,24 @@
 
 struct device_rates device_rates_gpu(void) {
   struct device_rates rates = {
-      .read = 4.50e12,
-      .triad = 4.30e12,
-      .copy = 4.26e12,
-      .write = 4.28e12,
-      .cache = 8.0e12,
+      .read = 4.06e12,
+      .triad = 4.28e12,
+      .copy = 4.08e12,
+      .write = 3.03e12,
+      .cache = 9.3e12,
       .cache_bytes = 60 << 20,
-      .vector = 10e12,
-      .epilogue = 12e12,
-      .fused_product = 1,
-      .launch_us = 0.9,
+      .vector = 4.2e12,
+      .epilogue = 14.6e12,
+      .fused_product = 0.89,
+      .launch_us = 3.0,
       .tile_m = 128,
       .tile_n = 256,
       .tile_group = 8,
       .row_bytes = 3 << 20, // 96 floats a thread, 1,024 threads, clusters of 8 blocks
   };
-  rates.product[DTYPE_F32] = 51e12;
-  rates.product[DTYPE_F16] = 672e12;
-  rates.product[DTYPE_BF16] = 741e12;
+  rates.product[DTYPE_F32] = 34e12;
+  rates.product[DTYPE_F16] = 770e12;
+  rates.product[DTYPE_BF16] = 800e12;
   return rates;
 }
 

@@ -54,7 +54,7 @@ class ClientTest(unittest.TestCase):
     def test_infer_from_npy_gives_what_triton_gives(self):
         x = np.random.default_rng(1).normal(size=(3, 48)).astype(np.float32)
         np.save(f"{self.folder}/x.npy", x)
-        for fusion in ("on", "off"):
+        for fusion in ("on", "off", "auto"):
             done = self.run_client("infer", "--model", "block", "--input", f"x={self.folder}/x.npy", "--fusion", fusion,
                                    "--output-dir", self.folder)
             self.assertEqual(done.returncode, 0, done.stderr)

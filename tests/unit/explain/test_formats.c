@@ -243,7 +243,7 @@ static void a_result_computed_again_is_shown(void **state) {
   static const char text[] =
       "name: again\nbatch: {max_tokens: 131072}\nweights: {synthetic: {seed: 1}}\nfusion: auto\n"
       "inputs: [{name: x, dtype: fp32, shape: [batch, 512]}]\ngraph:\n"
-      "  - gelu: {out: h}\n"
+      "  - relu: {out: h}\n"
       "  - layer_norm: {weights: n1}\n"
       "  - linear: {weights: w, features: 512, bias: false}\n"
       "  - layer_norm: {weights: n2, out: z}\n"
@@ -266,13 +266,13 @@ static void a_result_computed_again_is_shown(void **state) {
   json_t *root = parse(found = explained(model, &caps, EXPLAIN_JSON, 2048, 0));
   json_t *plan = json_object_get(json_object_get(root, "plans"), "fused");
   assert_string_equal(json_string_value(json_object_get(plan, "fusion")), "auto");
-  int with_gelu = 0;
+  int with_relu = 0;
   for (size_t k = 0; k < json_array_size(json_object_get(plan, "kernels")); k++) {
     json_t *nodes = json_object_get(json_array_get(json_object_get(plan, "kernels"), k), "nodes");
     for (size_t n = 0; n < json_array_size(nodes); n++)
-      with_gelu += json_integer_value(json_array_get(nodes, n)) == 0;
+      with_relu += json_integer_value(json_array_get(nodes, n)) == 0;
   }
-  assert_int_equal(with_gelu, 2);
+  assert_int_equal(with_relu, 2);
   json_decref(root);
   free(found);
   model_put(model);
