@@ -100,22 +100,45 @@ static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *o
   return SSL_TLSEXT_ERR_OK;
 }
 
+// The first error in the queue is the cause; behind it stand the callers, which only say that a
+// library failed. Errors of the system are errno.
 static enum status failed(struct error *err, const char *key, const char *path) {
   char reason[160] = "";
-  unsigned long code = ERR_peek_last_error();
+  unsigned long code = ERR_peek_error();
   ERR_error_string_n(code, reason, sizeof reason);
-  const char *text = ERR_reason_error_string(code);
+  const char *text = ERR_SYSTEM_ERROR(code) ? strerror(ERR_GET_REASON(code)) : NULL;
+  if (!text) text = ERR_reason_error_string(code);
   ERR_clear_error();
   return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %s: %s", key, path, text ? text : reason);
 }
 
+// What is under a passphrase is refused: OpenSSL would ask for it on the terminal, and wait, at a
+// reload even in an event loop.
+static int no_passphrase(char *out, int out_bytes, int writing, void *arg) {
+  (void)out, (void)out_bytes, (void)writing;
+  if (arg) *(bool *)arg = true;
+  return -1;
+}
+
+static enum status load_key(SSL_CTX *context, const char *path, struct error *err) {
+  bool locked = false;
+  SSL_CTX_set_default_passwd_cb_userdata(context, &locked);
+  bool ok = SSL_CTX_use_PrivateKey_file(context, path, SSL_FILETYPE_PEM) == 1 &&
+            SSL_CTX_check_private_key(context) == 1;
+  SSL_CTX_set_default_passwd_cb_userdata(context, NULL);
+  if (ok) return STATUS_OK;
+  if (!locked) return failed(err, "tls.key", path);
+  ERR_clear_error();
+  return error_set(err, STATUS_INVALID_ARGUMENT,
+                   "tls.key: %s: is under a passphrase; expected a key without one", path);
+}
+
 static enum status load_files(SSL_CTX *context, const struct tls_files *files, struct error *err) {
   ERR_clear_error();
+  SSL_CTX_set_default_passwd_cb(context, no_passphrase);
   if (SSL_CTX_use_certificate_chain_file(context, files->certificate) != 1)
     return failed(err, "tls.certificate", files->certificate);
-  if (SSL_CTX_use_PrivateKey_file(context, files->key, SSL_FILETYPE_PEM) != 1 ||
-      SSL_CTX_check_private_key(context) != 1)
-    return failed(err, "tls.key", files->key);
+  if (load_key(context, files->key, err) != STATUS_OK) return err->code;
   if (!files->client_ca[0]) return STATUS_OK;
   STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(files->client_ca);
   if (!names || SSL_CTX_load_verify_locations(context, files->client_ca, NULL) != 1) {

@@ -311,11 +311,15 @@ class TransportTest(unittest.TestCase):
         with open(empty, "w") as file:
             file.write("# nothing\n")
         certificate, key = self.server
+        locked = os.path.join(self.folder.name, "locked.key")
+        openssl("pkey", "-in", key, "-aes128", "-passout", "pass:secret", "-out", locked)
         for name, text, code, words in (
                 ("good", f"tls: {{certificate: {certificate}, key: {key}}}", 0, "ok"),
                 ("no key", f"tls: {{certificate: {certificate}}}", 2, "tls.key"),
                 ("no certificate", f"tls: {{client_ca: {certificate}}}", 2, "tls.certificate"),
-                ("missing", f"tls: {{certificate: /nowhere.pem, key: {key}}}", 2, "/nowhere.pem"),
+                ("missing", f"tls: {{certificate: /nowhere.pem, key: {key}}}", 2, "/nowhere.pem: No such file"),
+                ("not PEM", f"tls: {{certificate: {empty}, key: {key}}}", 2, "no start line"),
+                ("passphrase", f"tls: {{certificate: {certificate}, key: {locked}}}", 2, "passphrase"),
                 ("wrong key", f"tls: {{certificate: {certificate}, key: {self.client[1]}}}", 2, "tls.key"),
                 ("no authority", f"tls: {{certificate: {certificate}, key: {key}, client_ca: {empty}}}", 2, "tls.client_ca"),
                 ("no tokens", f"auth: {{token_file: {empty}}}", 2, "auth.token_file"),
