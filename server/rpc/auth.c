@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/types.h>
 
 struct auth {
   int n;
@@ -24,10 +25,12 @@ static bool visible(const char *text, size_t bytes) {
   return true;
 }
 
-static enum status add(struct auth *auth, const char *path, int line, char *text,
+// `bytes` may be more than strlen says: a NUL is no visible character, and ends no token.
+static enum status add(struct auth *auth, const char *path, int line, char *text, size_t bytes,
                        struct error *err) {
-  text[strcspn(text, "\r\n")] = 0;
-  size_t bytes = strlen(text);
+  if (bytes > 0 && text[bytes - 1] == '\n') bytes--;
+  if (bytes > 0 && text[bytes - 1] == '\r') bytes--;
+  text[bytes] = 0;
   if (bytes == 0 || text[0] == '#') return STATUS_OK;
   if (bytes >= AUTH_MAX_TOKEN_BYTES || !visible(text, bytes))
     return error_set(err, STATUS_INVALID_ARGUMENT,
@@ -50,11 +53,17 @@ enum status auth_open(const char *path, struct auth **out, struct error *err) {
   struct auth *auth = calloc(1, sizeof *auth);
   enum status status =
       auth ? STATUS_OK : error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the tokens");
-  char line[AUTH_MAX_TOKEN_BYTES + 2];
-  for (int n = 1; status == STATUS_OK && fgets(line, sizeof line, file); n++)
-    status = add(auth, path, n, line, err);
-  if (status == STATUS_OK && (ferror(file) || auth->n == 0))
+  char *line = NULL; // whole lines: what follows in a long comment is no token
+  size_t room = 0;
+  ssize_t bytes;
+  for (int n = 1; status == STATUS_OK && (bytes = getline(&line, &room, file)) >= 0; n++)
+    status = add(auth, path, n, line, (size_t)bytes, err);
+  if (status == STATUS_OK && ferror(file))
+    status =
+        error_set(err, STATUS_INVALID_ARGUMENT, "auth.token_file: %s: %s", path, strerror(errno));
+  else if (status == STATUS_OK && auth->n == 0)
     status = error_set(err, STATUS_INVALID_ARGUMENT, "auth.token_file: %s: no token in it", path);
+  free(line);
   fclose(file);
   if (status == STATUS_OK)
     *out = auth;
