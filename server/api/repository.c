@@ -2,16 +2,27 @@
 // its own: a call becomes a job there and is answered when the job comes back.
 #include "api/handlers.h"
 #include "base/log.h"
+#include "rpc/wire.h"
 
 #include "open_inference.pb-c.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Strings of a request that protobuf-c has unpacked are C strings: names with NUL bytes end early
-// and are then not found.
+// Names that protobuf-c has unpacked are C strings, which a NUL byte would make those of others:
+// fields 1 and 2, where all three requests have their names, are looked at before.
 static ProtobufCMessage *unpack(struct call *call, const ProtobufCMessageDescriptor *type) {
   struct slice message = call_message(call);
+  struct wire_names names;
+  struct error err;
+  enum status status = wire_split_names(message, &names, &err);
+  if (status != STATUS_OK) {
+    call_fail(call, status,
+              status == STATUS_INVALID_ARGUMENT
+                  ? "repository_name or model_name contains a NUL byte; names have none"
+                  : "the message is not a valid protobuf message, or a name is not UTF-8");
+    return NULL;
+  }
   ProtobufCMessage *request = protobuf_c_message_unpack(type, NULL, message.bytes, message.data);
   if (!request) call_fail(call, STATUS_INTERNAL, "the message is not a valid protobuf message");
   return request;

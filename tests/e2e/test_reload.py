@@ -172,10 +172,14 @@ class ReloadTest(unittest.TestCase):
         self.fails("NOT_FOUND", "no model .nobody. is known", lambda: self.client.unload_model("nobody"))
         self.fails("INVALID_ARGUMENT", "model_name", lambda: self.client.load_model(""))
         load = self.channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelLoad")
-        for message, code in ((b"\xff\xff", Code.INTERNAL), (pb.chunk(1, "repo") + pb.chunk(2, "block"), Code.INVALID_ARGUMENT)):
-            with self.assertRaises(grpc.RpcError) as raised:
-                load(message, timeout=30)
-            self.assertEqual(raised.exception.code(), code)
+        unload = self.channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelUnload")
+        for message, code in ((b"\xff\xff", Code.INTERNAL), (pb.chunk(1, "repo") + pb.chunk(2, "block"), Code.INVALID_ARGUMENT),
+                              (pb.chunk(2, b"block\0x"), Code.INVALID_ARGUMENT), (pb.chunk(2, b"\xff"), Code.INTERNAL)):
+            for call in (load, unload):
+                with self.assertRaises(grpc.RpcError) as raised:
+                    call(message, timeout=30)
+                self.assertEqual(raised.exception.code(), code)
+        self.assertTrue(self.client.is_model_ready("block"))
         daemon.stop()
 
     def test_model_control_is_off_unless_asked_for(self):
