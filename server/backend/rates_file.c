@@ -207,8 +207,7 @@ enum status device_facts_write(const char *path, const struct device_facts *fact
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
   }
   device_facts_print(facts, text, bytes + 1);
-  char *slash = strrchr(other, '/');
-  if (slash) { // the last folder of the path may be new
+  for (char *slash = other; (slash = strchr(slash + 1, '/'));) { // ~/.cache may be new as well
     *slash = '\0';
     (void)mkdir(other, 0700);
     *slash = '/';

@@ -113,10 +113,11 @@ static void what_is_not_such_a_file_changes_nothing(void **state) {
 
 static void file_is_replaced_as_a_whole(void **state) {
   (void)state;
-  char folder[] = "/tmp/fusewire-rates-XXXXXX", cache[64], path[256];
+  char folder[] = "/tmp/fusewire-rates-XXXXXX", new[64], cache[64], path[256];
   struct error err;
   assert_non_null(mkdtemp(folder));
-  snprintf(cache, sizeof cache, "%s/new", folder);
+  snprintf(new, sizeof new, "%s/new", folder);
+  snprintf(cache, sizeof cache, "%s/new/er", folder);
   assert_true(device_facts_path(cache, "cpu-A B/../c", path, sizeof path));
   assert_string_equal(path + strlen(cache), "/cpu-A_B_.._c.rates");
   assert_false(device_facts_path(cache, "x", path, 8));
@@ -130,6 +131,7 @@ static void file_is_replaced_as_a_whole(void **state) {
   check_filled(&facts);
   assert_int_equal(unlink(path), 0);
   assert_int_equal(rmdir(cache), 0); // nothing else is left behind
+  assert_int_equal(rmdir(new), 0);
   assert_int_equal(rmdir(folder), 0);
 }
 
