@@ -8,7 +8,7 @@ import unittest
 import xml.etree.ElementTree as xml
 
 import grpc
-from harness import device, protobuf_bytes as pb, tiny_bert
+from harness import device, processor, protobuf_bytes as pb, tiny_bert
 from harness.daemon import Daemon, client_path, daemon_path
 from harness.run import ROOT
 
@@ -57,6 +57,12 @@ class ExplainTest(unittest.TestCase):
         done = self.file(self.model, "--format", "svg", "--output", path)
         self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
         self.assertEqual(xml.parse(path).getroot().tag, "{http://www.w3.org/2000/svg}svg")
+
+    def test_bf16_is_no_quicker_where_it_is_widened(self):
+        done = self.file(self.model, "--format", "json", "--device", "cpu")
+        rates = json.loads(done.stdout)["device"]["product_flops_per_s"]
+        self.assertGreater(rates["fp32"], 0)
+        self.assertEqual(rates["bf16"] > rates["fp32"], processor.has_bf16())
 
     def test_bytes_are_those_that_a_reply_is_charged(self):
         """A request that is alone in its batch is charged what explain says of that batch."""

@@ -45,6 +45,8 @@ static void fill_caps(struct device *device, int n_threads) {
   snprintf(caps->id, sizeof caps->id, "cpu-%s-%s%s-%dt", f->brand, cpu_isa_name(f->isa),
            f->amx_bf16 ? "-amx" : "", n_threads);
   caps->plan.rates = device_rates_cpu(n_threads);
+  if (!f->avx512_bf16 && !f->amx_bf16) // operands are widened, so that it is fp32's rate
+    caps->plan.rates.product[DTYPE_BF16] = caps->plan.rates.product[DTYPE_F32];
   long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
   if (cache > 0) caps->plan.rates.cache_bytes = cache;
   caps->plan.rates.row_bytes = f->l2_bytes / 2;
