@@ -64,6 +64,15 @@ class ExplainTest(unittest.TestCase):
         self.assertGreater(rates["fp32"], 0)
         self.assertEqual(rates["bf16"] > rates["fp32"], processor.has_bf16())
 
+    def test_the_last_cache_is_what_the_kernel_says(self):
+        path = "/sys/devices/system/cpu/cpu0/cache/index3/size"
+        if not os.path.exists(path):
+            self.skipTest(f"no {path}")
+        with open(path) as file:
+            size = file.read().strip()
+        done = self.file(self.model, "--format", "json", "--device", "cpu")
+        self.assertEqual(json.loads(done.stdout)["device"]["cache_bytes"], int(size.removesuffix("K")) << 10)
+
     def test_bytes_are_those_that_a_reply_is_charged(self):
         """A request that is alone in its batch is charged what explain says of that batch."""
         found = json.loads(self.ask("block", "--format", "json", "--tokens", "3", "--fusion", "on").stdout)

@@ -24,6 +24,16 @@ static int usable_cores(void) {
   return n < 1 ? 1 : n > TEAM_MAX ? TEAM_MAX : n;
 }
 
+// The third-level cache that our cores share: as the kernel has it, since the C library may count
+// those of a whole AMD processor as one (2.36 says 256 MiB where there are 32). 0: unknown.
+static int64_t last_cache_bytes(void) {
+  FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
+  long long kib = 0;
+  bool found = file && fscanf(file, "%lldK", &kib) == 1 && kib > 0 && kib < 1 << 24;
+  if (file) fclose(file);
+  return found ? kib << 10 : sysconf(_SC_LEVEL3_CACHE_SIZE);
+}
+
 static void fill_caps(struct device *device, int n_threads) {
   struct device_caps *caps = &device->caps;
   const struct cpu_features *f = &device->features;
@@ -47,7 +57,7 @@ static void fill_caps(struct device *device, int n_threads) {
   caps->plan.rates = device_rates_cpu(n_threads);
   if (!f->avx512_bf16 && !f->amx_bf16) // operands are widened, so that it is fp32's rate
     caps->plan.rates.product[DTYPE_BF16] = caps->plan.rates.product[DTYPE_F32];
-  long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  int64_t cache = last_cache_bytes();
   if (cache > 0) caps->plan.rates.cache_bytes = cache;
   caps->plan.rates.row_bytes = f->l2_bytes / 2;
   caps->plan.rates.tile_m = PRODUCT_ROWS;
