@@ -57,7 +57,7 @@ INLINE vf vf_exp_low(vf x) {
   const float magic = 12582912.0f; // the sum's last bits are n: they become an exponent
   vf sum = x * 1.44269504088896f + magic, n = sum - magic;
   vf r = x - n * 0.693359375f;
-  return vf_exp_reduced(r - n * -2.12194440e-4f) * (vf)(((vi)sum << 23) + 0x3f800000);
+  return vf_exp_reduced(r - n * -2.12194440e-4f) * (vf)(((vu)sum << 23) + 0x3f800000u);
 #endif
 }
 
