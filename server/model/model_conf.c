@@ -73,10 +73,6 @@ static void read_modes(struct loader *l) {
   l->model->fusion_default = word == WORD_OFF    ? FUSION_OFF
                              : word == WORD_AUTO ? FUSION_AUTO
                                                  : FUSION_ON;
-  int64_t value = 0;
-  const struct conf_node *fusion_tokens = conf_find(l->root, "fusion_tokens");
-  if (fusion_tokens != NULL) (void)conf_int(l->report, fusion_tokens, 1, 1 << 20, &value);
-  l->model->fusion_tokens = (int32_t)value;
 }
 
 // ---- batch limits ---------------------------------------------------------------------------
@@ -104,6 +100,16 @@ static void read_batch(struct loader *l) {
   out->queue_requests =
       (int32_t)read_limit(l, batch, "queue_requests", 1, 1 << 20, conf->queue_requests);
   l->model->max_request_rows = out->max_tokens;
+}
+
+static void read_fusion_tokens(struct loader *l) {
+  const struct conf_node *node = conf_find(l->root, "fusion_tokens");
+  int64_t value = 0;
+  if (node == NULL || !conf_int(l->report, node, 1, 1 << 20, &value)) return;
+  if (value > l->model->batch.max_tokens)
+    conf_fail(l->report, node, "%lld tokens in a batch, but batch.max_tokens is %d",
+              (long long)value, l->model->batch.max_tokens);
+  l->model->fusion_tokens = (int32_t)value;
 }
 
 // ---- weights --------------------------------------------------------------------------------
@@ -440,6 +446,7 @@ static void load_parts(struct loader *l) {
   read_identity(l);
   read_modes(l);
   read_batch(l);
+  read_fusion_tokens(l);
   read_weights(l);
   int errors = l->report->n_errors;
   read_inputs(l);

@@ -28,6 +28,8 @@ MODEL_FAULTS = {
     "wrong type": ("hidden: 96", "hidden: lots", 7, ["hidden", "lots"]),
     "absurd size": ("hidden: 96", "hidden: 1000000000", 7, ["hidden", "1000000000"]),
     "number past 64 bits": ("hidden: 96", "hidden: 99999999999999999999", 7, ["hidden"]),
+    "batch to fuse for past the largest": ("weights:\n", "fusion_tokens: 5000\nweights:\n", 2,
+                                           ["fusion_tokens: 5000", "batch.max_tokens is 2048"]),
     "zero": ("hidden: 96", "hidden: 0", 7, ["hidden"]),
     "negative": ("hidden: 96", "hidden: -1", 7, ["hidden"]),
     "dtype of another word": ("dtype: fp32", "dtype: fp33", 5, ["fp33", "fp32"]),
