@@ -73,6 +73,16 @@ static bool resolve_all(void *lib, struct nvrtc *rtc) {
          resolve(lib, "nvrtcDestroyProgram", &rtc->destroy);
 }
 
+// `path` and the folders that it lies in: ~/.cache may be new as well.
+static bool make_folders(char *path) {
+  for (char *slash = path; (slash = strchr(slash + 1, '/'));) {
+    *slash = '\0';
+    (void)mkdir(path, 0700); // what matters is whether the last is there
+    *slash = '/';
+  }
+  return mkdir(path, 0700) == 0 || errno == EEXIST;
+}
+
 int jit_open(const struct jit_options *options, struct jit **out, char message[JIT_MESSAGE_BYTES]) {
   static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so",
                                       "/usr/local/cuda/lib64/libnvrtc.so"};
@@ -95,8 +105,7 @@ int jit_open(const struct jit_options *options, struct jit **out, char message[J
       return fail(message, "cache path is too long: %s", options->cache_dir);
     }
     memcpy(jit->cache_dir, options->cache_dir, strlen(options->cache_dir) + 1);
-    if (mkdir(jit->cache_dir, 0700) != 0 && errno != EEXIST)
-      jit->cache_dir[0] = '\0'; // go on without
+    if (!make_folders(jit->cache_dir)) jit->cache_dir[0] = '\0'; // go on without
   }
   *out = jit;
   return 0;

@@ -131,7 +131,12 @@ int copies_flush_in(struct lane *lane, int32_t n_tokens, int32_t n_seqs) {
   int rc = 0;
   for (int row = 0; row < GEOMETRY_ROWS && rc == 0; row++)
     rc = add_small(lane, to + row * pitch, from + row * pitch, geometry_used(n_tokens, n_seqs));
+  // The engine's copies go ahead of the batch's turn to compute, small ones come with it: what is
+  // waited for is no time of the copy.
+  bool ahead = lane->copies->n_large > 0;
+  if (rc == 0 && !ahead) rc = cuda_turn_take(lane, n_tokens);
   if (rc == 0) rc = send_all(lane);
+  if (rc == 0 && ahead) rc = cuda_turn_take(lane, n_tokens);
   lane->copies->stamped = false;
   lane->copies->out = true;
   return rc;

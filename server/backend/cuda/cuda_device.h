@@ -17,6 +17,13 @@
 
 #include <cuda_runtime_api.h>
 
+// Whose batch computed last, so that batches that fill the card compute one after another.
+struct turns {
+  cudaEvent_t computed[LIMIT_LANES]; // by lane index; NULL until there is such a lane
+  int last;                          // lane index; -1: none yet
+  int32_t last_tokens;
+};
+
 struct device {
   struct device_caps caps;
   int index;     // CUDA ordinal; every entry point makes it current first (cuda_enter)
@@ -30,6 +37,7 @@ struct device {
   _Atomic bool lost;            // a sticky error was seen: every entry point fails from here on
   bool fast_rows;               // products may split their sums by the number of rows
   uint32_t lanes_used;          // bit i: there is a lane of index i
+  struct turns turns;           // lane.c; executor thread
   struct weight_block *weights; // bind.c: what plans of one model share; control thread only
   bool timing;                  // measure every step: launches one by one with events between
 };
@@ -138,6 +146,11 @@ void cuda_close(struct device *device);
 MUST_USE enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes,
                                     struct lane **out, struct error *err);
 void cuda_lane_close(struct device *device, struct lane *lane);
+// Before a batch of `n_tokens` computes: it waits on the card for the batch before it, where the
+// two would fill it. After its launch: it is the batch before. 0 or a cudaError_t.
+int cuda_turn_take(struct lane *lane, int32_t n_tokens);
+int cuda_turn_give(struct lane *lane, int32_t n_tokens);
+void cuda_turns_close(struct device *device);
 
 // ---- copies.c ----
 // Copies of one batch, gathered and sent off together: small ones by a kernel, large ones by the

@@ -214,6 +214,7 @@ enum status cuda_open(const struct backend_options *options, struct device **out
   struct device *device = calloc(1, sizeof *device);
   if (!device) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a cuda device");
   device->index = options->index;
+  device->turns.last = -1;
   device->fast_rows = options->fast_rows;
   enum status status = open_parts(device, options, err);
   if (status == STATUS_OK)
@@ -225,6 +226,7 @@ enum status cuda_open(const struct backend_options *options, struct device **out
 
 void cuda_close(struct device *device) {
   if (!device) return;
+  cuda_turns_close(device);
   pinned_close(device->host);
   if (device->jit) jit_close(device->jit);
   if (device->lt) lt_close(device->lt);

@@ -160,6 +160,7 @@ enum status cuda_run(struct lane *lane, const struct bound_plan *bound,
     rc = run_timed(lane, bound, geometry, outputs);
   else
     rc = launch_batch(lane, bound, geometry, outputs, lane->stream);
+  if (rc == 0) rc = cuda_turn_give(lane, bucket.n_tokens);
   return cuda_check(device, rc, "start of a batch", NULL);
 }
 

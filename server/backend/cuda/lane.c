@@ -22,9 +22,42 @@ static enum status geometry_open(struct lane *lane, struct error *err) {
 static enum status stream_open(struct lane *lane, struct error *err) {
   int rc = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
   if (rc == 0) rc = cudaEventCreateWithFlags(&lane->done, cudaEventDisableTiming);
+  cudaEvent_t *computed = &lane->device->turns.computed[lane->index];
+  if (rc == 0 && !*computed) rc = cudaEventCreateWithFlags(computed, cudaEventDisableTiming);
   return cuda_check(lane->device, rc, "a lane's stream", err);
 }
 
+// ---- turns ----
+// Kernels of two large batches side by side take each other's cache and the ends of each other's
+// waves: BERT-base on one H200 served 1.97 million tokens a second from one lane, 1.38 million
+// from two and 1.13 million from three before they took turns. Small batches leave multiprocessors
+// idle and gain by company.
+#define CROWD_TOKENS 8 // a multiprocessor, of both batches
+
+int cuda_turn_take(struct lane *lane, int32_t n_tokens) {
+  const struct device *device = lane->device;
+  const struct turns *turns = &device->turns;
+  int64_t room = (int64_t)device->kernels.multiprocessors * CROWD_TOKENS;
+  if (turns->last < 0 || turns->last == lane->index ||
+      turns->last_tokens + (int64_t)n_tokens < room)
+    return 0;
+  return cudaStreamWaitEvent(lane->stream, turns->computed[turns->last], 0);
+}
+
+int cuda_turn_give(struct lane *lane, int32_t n_tokens) {
+  struct turns *turns = &lane->device->turns;
+  turns->last = lane->index;
+  turns->last_tokens = n_tokens;
+  return cudaEventRecord(turns->computed[lane->index], lane->stream);
+}
+
+void cuda_turns_close(struct device *device) {
+  if (cuda_enter(device, NULL) != STATUS_OK) return; // lost: nothing to give back to
+  for (int i = 0; i < LIMIT_LANES; i++)
+    if (device->turns.computed[i]) (void)cudaEventDestroy(device->turns.computed[i]);
+}
+
+// ---- opening ----
 enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes, struct lane **out,
                            struct error *err) {
   FW_ASSERT(sizes->max_tokens > 0 && sizes->max_seqs > 0);

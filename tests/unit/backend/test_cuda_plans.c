@@ -35,13 +35,15 @@ struct rig {
   struct lane *lane;
 };
 
+// What FUSION_AUTO goes by: others after each rig, the same for rigs that are open together.
+static uint32_t odd_constants;
+
 static void rig_open(struct rig *rig, const struct graph *graph, const struct weight_table *weights,
                      enum fusion_mode mode, const struct plan_limits *limits) {
   struct error err = {0};
   *rig = (struct rig){.graph = graph};
-  static uint32_t odd; // what FUSION_AUTO goes by: other constants each time
   struct plan_caps caps = ops->caps(the_device)->plan;
-  caps.rates = odd_rates(odd++ * 2654435761u >> 8);
+  caps.rates = odd_rates(odd_constants * 2654435761u >> 8);
   if (plan_build(graph, mode, &caps, limits, &rig->plan, &err))
     fail_msg("plan_build: %s", err.message);
   if (ops->load(the_device, rig->plan, weights, &rig->bound, &err))
@@ -57,6 +59,7 @@ static void rig_close(struct rig *rig) {
   ops->unload(the_device, rig->bound);
   ops->lane_close(the_device, rig->lane);
   plan_free(rig->plan);
+  odd_constants++;
 }
 
 static void *host_take(size_t bytes) {
