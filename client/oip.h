@@ -1,5 +1,6 @@
 // The cold calls of the Open Inference Protocol, gRPC health, the repository extension and our own
-// package, waited for, as C structs. Failures carry the call's gRPC status and message. Loop thread only.
+// package, waited for, as C structs. Failures carry the call's gRPC status and message. Loop thread
+// only.
 #ifndef CLIENT_OIP_H
 #define CLIENT_OIP_H
 
@@ -64,8 +65,8 @@ MUST_USE enum status oip_repository_index(struct net *net, struct oip_index *out
 
 struct oip_explain {
   const char *model, *version, *fusion; // NULL for the server's choice of the last two
-  int64_t tokens, sequences;   // 0: the server's choice
-  int format;                  // of fusewire.proto
+  int64_t tokens, sequences;            // 0: the server's choice
+  int format;                           // of fusewire.proto
 };
 // fusewire.v1 Explain. The document is malloc'd: free with file_free.
 MUST_USE enum status oip_explain(struct net *net, const struct oip_explain *ask,
