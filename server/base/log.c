@@ -143,8 +143,9 @@ static void text_line(struct line *line, enum log_level level, const char *event
   make_printable(line->text);
 }
 
-static void write_line(enum log_level level, const char *event, const struct log_field *fields,
-                       int n_fields, const char *format, va_list args) {
+__attribute__((format(printf, 5, 0))) static void
+write_line(enum log_level level, const char *event, const struct log_field *fields, int n_fields,
+           const char *format, va_list args) {
   int suppressed = 0;
   if (!log_wants(level) || !rate_allows(event, &suppressed)) return;
   char message[LOG_LINE_BYTES / 2], when[40];
