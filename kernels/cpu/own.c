@@ -14,22 +14,23 @@ size_t own_wide_floats(int32_t k) {
   return PRODUCT_ROWS * row + OWN_PANEL_MOST * (size_t)OWN_DEPTH;
 }
 
-void own_f32_pack(float *out, const float *w, int32_t n, int32_t k, int32_t panel_cols) {
-  memset(out, 0, own_bytes(n, k, panel_cols, DTYPE_F32));
+// Always inlined into one call a width: the element's size is a constant in the loops.
+static inline __attribute__((always_inline)) void
+pack_panels(char *out, const char *w, int32_t n, int32_t k, int32_t panel_cols, size_t bytes) {
   for (int32_t col = 0; col < n; col++) {
-    float *panel =
-        out + (size_t)(col / panel_cols) * (size_t)panel_cols * (size_t)k + col % panel_cols;
+    size_t first = (size_t)(col / panel_cols) * (size_t)panel_cols * (size_t)k;
+    char *panel = out + (first + (size_t)(col % panel_cols)) * bytes;
+    const char *row = w + (size_t)col * (size_t)k * bytes;
     for (int32_t i = 0; i < k; i++)
-      panel[(size_t)i * (size_t)panel_cols] = w[(size_t)col * (size_t)k + (size_t)i];
+      memcpy(panel + (size_t)i * (size_t)panel_cols * bytes, row + (size_t)i * bytes, bytes);
   }
 }
 
-void own_bf16_pack(uint16_t *out, const uint16_t *w, int32_t n, int32_t k, int32_t panel_cols) {
-  memset(out, 0, own_bytes(n, k, panel_cols, DTYPE_BF16));
-  for (int32_t col = 0; col < n; col++) {
-    uint16_t *panel =
-        out + (size_t)(col / panel_cols) * (size_t)panel_cols * (size_t)k + col % panel_cols;
-    for (int32_t i = 0; i < k; i++)
-      panel[(size_t)i * (size_t)panel_cols] = w[(size_t)col * (size_t)k + (size_t)i];
-  }
+void own_pack(void *out, const void *w, int32_t n, int32_t k, int32_t panel_cols,
+              enum dtype dtype) {
+  memset(out, 0, own_bytes(n, k, panel_cols, dtype));
+  if (dtype == DTYPE_BF16)
+    pack_panels(out, w, n, k, panel_cols, sizeof(uint16_t));
+  else
+    pack_panels(out, w, n, k, panel_cols, sizeof(float));
 }

@@ -36,8 +36,7 @@ struct product_call {
 // Packed bytes of an [n, k] matrix, and packing from row-major [n, k]. Panels follow one another,
 // so that any whole number of panels is a matrix of its own.
 size_t own_bytes(int32_t n, int32_t k, int32_t panel_cols, enum dtype dtype);
-void own_f32_pack(float *out, const float *w, int32_t n, int32_t k, int32_t panel_cols);
-void own_bf16_pack(uint16_t *out, const uint16_t *w, int32_t n, int32_t k, int32_t panel_cols);
+void own_pack(void *out, const void *w, int32_t n, int32_t k, int32_t panel_cols, enum dtype dtype);
 
 #define OWN_DEPTH                                                                                  \
   768                     // of k at a time: a panel of so many rows, the next one, and x share the

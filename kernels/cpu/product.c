@@ -106,13 +106,11 @@ static size_t packed_bytes(const struct product *p, int32_t n) {
 }
 
 static void pack_rows(const struct product *p, void *out, const void *rows, int32_t n) {
-  int32_t k = p->spec.problem.k, panel = p->spec.ops->panel_cols;
+  int32_t k = p->spec.problem.k;
   if (p->layout == OWN_AMX)
     amx_pack(out, rows, n, k);
-  else if (p->layout == OWN_BF16)
-    own_bf16_pack(out, rows, n, k, panel);
   else
-    own_f32_pack(out, rows, n, k, panel);
+    own_pack(out, rows, n, k, p->spec.ops->panel_cols, p->spec.problem.w_dtype);
 }
 
 // Some columns at a time: the copy in rows stays small.

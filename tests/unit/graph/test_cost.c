@@ -2,6 +2,7 @@
 // its byte bounds for any plan.
 #include "blocks.h"
 #include "graph/cost.h"
+#include "round_rates.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -11,27 +12,6 @@
 
 #define ALL 0xff
 #define MB 1e6
-
-// A device of round numbers: 1 TB/s memory, 4 TB/s cache of 40 MB, 100 TFLOP/s, 1 us a kernel.
-static struct device_rates round_rates(void) {
-  struct device_rates rates = {.read = 1e12,
-                               .triad = 1e12,
-                               .copy = 1e12,
-                               .write = 1e12,
-                               .cache = 4e12,
-                               .cache_bytes = 40000000,
-                               .vector = 10e12,
-                               .epilogue = 10e12,
-                               .fused_product = 1,
-                               .launch_us = 1,
-                               .tile_m = 128,
-                               .tile_n = 256,
-                               .tile_group = 8,
-                               .row_bytes = 1 << 18};
-  for (int d = 0; d < DTYPE_COUNT; d++)
-    rates.product[d] = 100e12;
-  return rates;
-}
 
 static struct plan *plan_with(const struct graph *graph, enum fusion_mode mode, bool chains,
                               int32_t max_tokens) {
