@@ -126,10 +126,12 @@ enum status model_bind(struct model *model, const struct backend_ops *backend,
   model->backend = backend;
   model->devices = devices;
   model->n_devices = n_devices;
-  // Fused first: its side-by-side weights also hold what the unfused plan reads one by one, and a
+  // The most fused first: its side-by-side weights also hold what the others read one by one, and a
   // device that keeps weights in memory of its own shares them.
+  static const enum fusion_mode order[FUSION_MODES] = {FUSION_ON, FUSION_AUTO, FUSION_OFF};
   for (int d = 0; d < n_devices; d++) {
-    for (int m = FUSION_MODES - 1; m >= 0; m--) {
+    for (int i = 0; i < FUSION_MODES; i++) {
+      enum fusion_mode m = order[i];
       if (!model->fusion_available[m]) continue;
       code = backend->load(devices[d], model->plans[m], &model->weights, &model->bound[d][m], err);
       if (code != STATUS_OK) return code; // model_put unloads what is bound

@@ -26,11 +26,11 @@ struct device {
 
 struct bound_step {
   const struct step *step;
-  struct row_kernel *row;     // STEP_ROW
-  struct product *product;    // STEP_LINEAR
-  void *weights[STEP_MAX_IN]; // PLACE_WEIGHT operands as operand.dtype, contiguous; NULL for W of a
-                              // product
-  bool owned[STEP_MAX_IN];    // false: the model's weight table has it
+  struct row_kernel *row;  // STEP_ROW
+  struct product *product; // STEP_LINEAR
+  // PLACE_WEIGHT operands as operand.dtype, contiguous, in the model's weight table or its packs;
+  // NULL for W of a product
+  void *weights[STEP_MAX_IN];
   int64_t weight_rows[STEP_MAX_IN]; // gathers: rows of the table
   const struct product *next;       // the plan's next one: its weights are fetched early
 };

@@ -33,9 +33,9 @@ static bool read_weight_rows(void *arg, int32_t first, int32_t rows, void *out) 
   return true;
 }
 
-// A weight operand other than a product's matrix: where the file has it when that will do, else
-// converted.
-static enum status bind_weight(const struct cpu_ops *ops, struct bound_step *b, int in,
+// A weight operand other than a product's matrix: where the weight table has it when that will do,
+// else converted, once for all plans of the model.
+static enum status bind_weight(const struct bound_plan *bound, struct bound_step *b, int in,
                                const struct weight_table *table, struct error *err) {
   const struct operand *operand = &b->step->in[in];
   size_t element = dtype_bytes(operand->dtype);
@@ -52,15 +52,18 @@ static enum status bind_weight(const struct cpu_ops *ops, struct bound_step *b, 
     b->weights[in] = (void *)(uintptr_t)only->data;
     return STATUS_OK;
   }
-  char *out = malloc((size_t)elements * element);
+  const struct pack_form form = {operand->dtype, PACKING_ROWS, 1};
+  b->weights[in] = (void *)(uintptr_t)packs_find(bound->packs, operand, &form);
+  if (b->weights[in]) return STATUS_OK;
+  char *out = packs_take(bound->packs, (size_t)elements * element);
   if (!out) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for weight %s", only->name);
   b->weights[in] = out;
-  b->owned[in] = true;
   for (int part = 0; part < operand->n_parts; part++) {
     const struct weight *w = &table->weights[operand->weight[part]];
-    convert_weight(ops, w, 0, (int64_t)w->rows * w->cols, operand->dtype, out);
+    convert_weight(bound->device->ops, w, 0, (int64_t)w->rows * w->cols, operand->dtype, out);
     out += (size_t)w->rows * (size_t)w->cols * element;
   }
+  packs_add(bound->packs, operand, &form, b->weights[in]);
   return STATUS_OK;
 }
 
@@ -128,7 +131,7 @@ static enum status bind_step(struct bound_plan *bound, int32_t index,
   b->step = &bound->plan->steps[index];
   for (int i = 0; i < b->step->n_in; i++) {
     if (b->step->in[i].place != PLACE_WEIGHT || (b->step->kind == STEP_LINEAR && i == 1)) continue;
-    enum status status = bind_weight(bound->device->ops, b, i, table, err);
+    enum status status = bind_weight(bound, b, i, table, err);
     if (status != STATUS_OK) return status;
   }
   if (b->step->kind == STEP_ROW) return bind_row(b, bound->plan, err);
@@ -241,8 +244,6 @@ void cpu_unload(struct device *device, struct bound_plan *bound) {
   if (!bound) return;
   for (int32_t i = 0; bound->steps && i < bound->plan->n_steps; i++) {
     struct bound_step *b = &bound->steps[i];
-    for (int in = 0; in < STEP_MAX_IN; in++)
-      if (b->owned[in]) free(b->weights[in]);
     product_destroy(b->product);
     free(b->row);
   }

@@ -1,5 +1,6 @@
-// Packed weights of products, shared by the plans of one model: fused and unfused plans read the
-// same matrices, some of them side by side in one product (q, k and v), some alone.
+// Packed weights of products, and other weights that were converted, shared by the plans of one
+// model: fused and unfused plans read the same matrices, some of them side by side in one product
+// (q, k and v), some alone.
 //
 // A store belongs to all bound plans of one weight table and ends with the last of them. Load time
 // only, one thread.
@@ -21,6 +22,7 @@ int64_t packs_bytes(const struct packs *packs);            // taken so far
 
 // How a product's matrix is packed: product_packing's number, and `align` rows of W of one dtype
 // are where another matrix may begin.
+#define PACKING_ROWS (-1) // not at all: row by row, as vectors and tables are
 struct pack_form {
   enum dtype dtype;
   int32_t packing, align; // packing 0: nothing is shared

@@ -48,9 +48,9 @@ static void a_part_that_begins_inside_a_panel_is_not_shared(void **state) {
   packs_drop(&list, packs);
 }
 
-// The unfused plan of an encoder finds every matrix that the fused one packed.
-static void fused_and_unfused_plans_share_all_matrices(void **state) {
-  (void)state;
+// The other plans of an encoder find every matrix that the fused one packed, and every vector and
+// table that it converted.
+static void all_plans_share(enum dtype compute, int64_t expected) {
   static struct encoder encoder;
   struct encoder_shape shape = {.vocab = 50,
                                 .positions = 16,
@@ -58,35 +58,53 @@ static void fused_and_unfused_plans_share_all_matrices(void **state) {
                                 .heads = 2,
                                 .inter = 128,
                                 .layers = 2,
-                                .compute = DTYPE_F32};
+                                .compute = compute};
   encoder_build(&encoder, &shape, 1);
   struct error err;
   struct device *device;
-  struct plan *plans[2];
-  struct bound_plan *bound[2];
+  struct plan *plans[FUSION_MODES];
+  struct bound_plan *bound[FUSION_MODES];
+  static const enum fusion_mode order[FUSION_MODES] = {FUSION_ON, FUSION_AUTO, FUSION_OFF};
   struct backend_options options = {.threads = 2};
   struct plan_limits limits = {16, 2, 16};
   assert_int_equal(backend_cpu.open(&options, &device, &err), STATUS_OK);
-  if (device->ops->isa < CPU_AVX512) skip(); // the library keeps its own
-  int64_t bytes[2];
-  for (int i = 0; i < 2; i++) {
-    assert_int_equal(plan_build(&encoder.graph, i ? FUSION_OFF : FUSION_ON,
-                                &backend_cpu.caps(device)->plan, &limits, &plans[i], &err),
+  if (device->ops->isa < CPU_AVX2) skip(); // the library keeps its own
+  cpu_device_set_products(device, PRODUCT_OWN);
+  int64_t bytes[FUSION_MODES];
+  for (int i = 0; i < FUSION_MODES; i++) {
+    assert_int_equal(plan_build(&encoder.graph, order[i], &backend_cpu.caps(device)->plan, &limits,
+                                &plans[i], &err),
                      STATUS_OK);
     assert_int_equal(backend_cpu.load(device, plans[i], &encoder.table, &bound[i], &err),
                      STATUS_OK);
     bytes[i] = packs_bytes(device->packs);
   }
-  assert_int_equal(bytes[0], 2 * (4 * 64 * 64 + 2 * 64 * 128) * 4);
+  assert_int_equal(bytes[0], expected);
   assert_int_equal(bytes[1], bytes[0]);
-  backend_cpu.unload(device, bound[0]);
-  assert_non_null(device->packs); // the other plan's still
-  backend_cpu.unload(device, bound[1]);
-  assert_null(device->packs);
-  for (int i = 0; i < 2; i++)
+  assert_int_equal(bytes[2], bytes[0]);
+  for (int i = 0; i < FUSION_MODES; i++) {
+    assert_non_null(device->packs); // another plan's still
+    backend_cpu.unload(device, bound[i]);
     plan_free(plans[i]);
+  }
+  assert_null(device->packs);
   backend_cpu.close(device);
   encoder_free(&encoder);
+}
+
+#define MATRICES (2 * (4 * 64 * 64 + 2 * 64 * 128)) // of two layers
+#define QKV_BIASES (2 * 3 * 64)                     // side by side
+
+static void fused_and_unfused_plans_share_all_matrices(void **state) {
+  (void)state;
+  all_plans_share(DTYPE_F32, (MATRICES + QKV_BIASES) * 4);
+}
+
+// Tables and vectors are as wide as the products' operands there, and no plan has its own.
+static void weights_that_are_converted_are_shared_too(void **state) {
+  (void)state;
+  int64_t tables = (50 + 16) * 64, norms = 5 * 2 * 64, biases = 2 * (4 * 64 + 128 + 64);
+  all_plans_share(DTYPE_BF16, (MATRICES + tables + norms + biases) * 2);
 }
 
 int main(void) {
@@ -94,6 +112,7 @@ int main(void) {
       cmocka_unit_test(parts_are_found_alone_and_together),
       cmocka_unit_test(a_part_that_begins_inside_a_panel_is_not_shared),
       cmocka_unit_test(fused_and_unfused_plans_share_all_matrices),
+      cmocka_unit_test(weights_that_are_converted_are_shared_too),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
