@@ -15,8 +15,7 @@ enum status graph_init(struct graph *graph) {
   memset(graph, 0, sizeof *graph);
   graph->name_slots = malloc(NAME_SLOTS * sizeof *graph->name_slots);
   if (!graph->name_slots) return STATUS_RESOURCE_EXHAUSTED;
-  for (int i = 0; i < NAME_SLOTS; i++)
-    graph->name_slots[i] = -1;
+  memset(graph->name_slots, 0xFF, NAME_SLOTS * sizeof *graph->name_slots); // all -1
   return STATUS_OK;
 }
 
