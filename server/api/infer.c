@@ -27,6 +27,11 @@ static void metrics_bytes(struct model_metrics *metrics, const struct request *r
                             memory_order_relaxed);
   atomic_fetch_add_explicit(&metrics->unfused_bytes, (uint64_t)cost->unfused_bytes,
                             memory_order_relaxed);
+  // In whole bytes, as the reply has them, so that replies add up to the counters.
+  int64_t saved =
+      (int64_t)cost->unfused_bytes - (int64_t)cost->read_bytes - (int64_t)cost->write_bytes;
+  if (saved > 0)
+    atomic_fetch_add_explicit(&metrics->saved_bytes, (uint64_t)saved, memory_order_relaxed);
 }
 
 static void metrics_times(struct model_metrics *metrics, const struct request *request) {

@@ -54,6 +54,11 @@ static uint64_t load(const _Atomic uint64_t *value) {
   return atomic_load_explicit(value, memory_order_relaxed);
 }
 
+static double ratio(const _Atomic double *over, const _Atomic double *under) {
+  double below = atomic_load_explicit(under, memory_order_relaxed);
+  return below > 0 ? atomic_load_explicit(over, memory_order_relaxed) / below : 0;
+}
+
 static void histogram(struct expo *expo, const char *name, const char *labels,
                       const struct hist *hist, int first_bit, int last_bit, double unit) {
   // The count is read last, so that it is never less than a bucket that grew meanwhile.
@@ -120,6 +125,19 @@ static void table_families(struct expo *expo) {
     FOR_EACH_MODEL(metrics, labels)                                                                \
     expo_text(expo, #name "{%s} %lld\n", labels,                                                   \
               (long long)atomic_load_explicit(&metrics->field, memory_order_relaxed));             \
+  }
+#define MODEL_SECONDS(name, field, help)                                                           \
+  {                                                                                                \
+    expo_family(expo, #name, "counter", help);                                                     \
+    FOR_EACH_MODEL(metrics, labels)                                                                \
+    expo_text(expo, #name "{%s} %.15g\n", labels, (double)load(&metrics->field) / 1e9);            \
+  }
+#define MODEL_RATIO(name, over, under, help)                                                       \
+  {                                                                                                \
+    expo_family(expo, #name, "gauge", help);                                                       \
+    FOR_EACH_MODEL(metrics, labels)                                                                \
+    expo_text(expo, #name "{%s} %.9g\n", labels,                                                   \
+              ratio(&metrics->recent.over, &metrics->recent.under));                               \
   }
 #define MODEL_TIME(name, field, help)                                                              \
   {                                                                                                \

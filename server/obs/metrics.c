@@ -30,6 +30,20 @@ struct model_metrics *metrics_model_add(const char *model, const char *version, 
   return metrics;
 }
 
+static void fade(_Atomic double *sum, double value) {
+  double old = atomic_load_explicit(sum, memory_order_relaxed);
+  atomic_store_explicit(sum, old * (1 - 1.0 / METRICS_MEAN_BATCHES) + value, memory_order_relaxed);
+}
+
+void metrics_batch_work(struct model_metrics *metrics, double bytes, double flops, int64_t ns) {
+  atomic_fetch_add_explicit(&metrics->batch_bytes, (uint64_t)bytes, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->batch_flops, (uint64_t)flops, memory_order_relaxed);
+  atomic_fetch_add_explicit(&metrics->batch_compute_ns, (uint64_t)ns, memory_order_relaxed);
+  fade(&metrics->recent.bytes, bytes);
+  fade(&metrics->recent.flops, flops);
+  fade(&metrics->recent.ns, (double)ns);
+}
+
 void metrics_gauge_add(const char *name, const char *help, const char *labels,
                        double (*read)(void *arg), void *arg) {
   int n = atomic_load_explicit(&metrics_registry.n_gauges, memory_order_relaxed);

@@ -16,6 +16,13 @@ struct batch_metrics {
   _Atomic uint64_t runs, copy_in_ns, compute_ns, copy_out_ns;
 };
 
+// What the last batches did, each a little less than the one after it: sums that fade, for ratios
+// of two of them. Several executors may add: a sum may then miss one batch, which a mean survives.
+#define METRICS_MEAN_BATCHES 64
+struct metrics_mean {
+  _Atomic double bytes, flops, ns;
+};
+
 // Per model and fusion mode.
 struct model_metrics {
   char model[256], version[32], fusion[8], device[16];
@@ -27,7 +34,10 @@ struct model_metrics {
   _Atomic uint64_t batches, batch_requests, batch_tokens, rows;
   _Atomic uint64_t ran_tokens, graph_replays, fallback_kernels; // see struct lane_times
   _Atomic uint64_t batch_close[4];                              // enum batch_close
-  _Atomic uint64_t read_bytes, write_bytes, unfused_bytes;      // estimates
+  _Atomic uint64_t read_bytes, write_bytes, unfused_bytes;      // estimates, of requests
+  _Atomic uint64_t saved_bytes;                                 // unfused less read and written
+  _Atomic uint64_t batch_bytes, batch_flops, batch_compute_ns;  // of whole batches
+  struct metrics_mean recent;
   struct hist queue_ns, copy_in_ns, compute_ns, copy_out_ns, total_ns, batch_size_tokens;
   struct batch_metrics batch_rows[METRICS_BATCH_ROWS]; // [rows - 1]
 };
@@ -39,6 +49,8 @@ struct rpc_metrics { // per process, updated by rpc/ and net/
 };
 extern struct rpc_metrics rpc_metrics;
 
+// One batch: bytes through device memory (estimated), operations, time of computing.
+void metrics_batch_work(struct model_metrics *metrics, double bytes, double flops, int64_t ns);
 // Control thread. Registered metrics live as long as the process: a model that is loaded again, or
 // in the place of another of the same name, version, mode and device, goes on with the same ones.
 // NULL: no memory, or METRICS_MODELS are there.

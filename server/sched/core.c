@@ -138,7 +138,6 @@ void core_cost(struct request *request, const struct lane_times *times, int64_t 
 
 static void work_finish(struct core *core, struct work *work, const struct lane_times *times) {
   struct queue *queue = work->queue;
-  work_count(work, times);
   struct traffic_total total = {0};
   if (work_has_steps(work)) {
     pace_learn(&queue->pace, work->n_tokens,
@@ -146,6 +145,7 @@ static void work_finish(struct core *core, struct work *work, const struct lane_
     total = plan_traffic(queue->model->plans[queue->fusion], work->outputs, work->n_tokens,
                          work->n_seqs, work->sum_sq);
   }
+  work_count(work, times, &total);
   work->busy = false;
   for (struct request *request = work->first, *next; request; request = next) {
     next = request->next;

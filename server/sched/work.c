@@ -166,7 +166,8 @@ static void add(_Atomic uint64_t *counter, int64_t n) {
   atomic_fetch_add_explicit(counter, (uint64_t)n, memory_order_relaxed);
 }
 
-void work_count(const struct work *work, const struct lane_times *times) {
+void work_count(const struct work *work, const struct lane_times *times,
+                const struct traffic_total *total) {
   struct model_metrics *metrics = work->queue->model->metrics[work->queue->fusion];
   if (!metrics) return;
   add(&metrics->batches, 1);
@@ -176,6 +177,9 @@ void work_count(const struct work *work, const struct lane_times *times) {
   add(&metrics->graph_replays, times->replayed);
   add(&metrics->fallback_kernels, times->fallbacks);
   add(&metrics->batch_close[work->close], 1);
+  if (total->kernels > 0)
+    metrics_batch_work(metrics, total->read_bytes + total->write_bytes, total->flops,
+                       times->compute_ns);
   hist_record(&metrics->batch_size_tokens, (uint64_t)work->n_tokens);
   int64_t rows = work->n_seqs < METRICS_BATCH_ROWS ? work->n_seqs : METRICS_BATCH_ROWS;
   struct batch_metrics *batch = &metrics->batch_rows[rows > 0 ? rows - 1 : 0];

@@ -51,7 +51,8 @@ bool work_has_steps(const struct work *work); // false: nothing of it needs the 
 // complete afterwards, else when backend->poll says so. After a failure nothing of it is on the
 // device.
 MUST_USE enum status work_run(struct work *work);
-// It is done: into the model's metrics.
-void work_count(const struct work *work, const struct lane_times *times);
+// It is done: into the model's metrics. `total`: its bytes and operations.
+void work_count(const struct work *work, const struct lane_times *times,
+                const struct traffic_total *total);
 
 #endif

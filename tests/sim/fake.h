@@ -199,6 +199,7 @@ static inline struct plan *fake_plan(enum fusion_mode mode, int32_t max_tokens, 
     double k = mode == FUSION_OFF ? 2 : 1;
     steps[s].traffic.read = (struct traffic_rate){1000 * k, 8 * k, 16 * k, 0};
     steps[s].traffic.write = (struct traffic_rate){0, 8 * k, 0, 0};
+    steps[s].traffic.flops = (struct traffic_rate){0, 50, 0, 0};
   }
   if (plan_sum_traffic(plan) != STATUS_OK) abort();
   return plan;

@@ -104,6 +104,31 @@ static void sizes_count_their_edge(void **state) {
   assert_true(value_of("fusewire_batch_size_tokens_bucket" ON ",le=\"4\"}") == 3);
 }
 
+// 100 GB/s and 2 operations a byte, then batches of 300 GB/s and 6: the mean of the recent ones
+// goes from the one to the other; the counters have all of them.
+static void batches_have_a_mean_and_a_sum(void **state) {
+  (void)state;
+  expose(false);
+  assert_true(value_of("fusewire_achieved_gbps" ON "}") == 0);
+  assert_true(value_of("fusewire_arithmetic_intensity" ON "}") == 0);
+  metrics_batch_work(on, 1e6, 2e6, 10000);
+  expose(false);
+  assert_true(value_of("fusewire_achieved_gbps" ON "}") == 100);
+  assert_true(value_of("fusewire_arithmetic_intensity" ON "}") == 2);
+  for (int i = 1; i <= 200; i++) {
+    metrics_batch_work(on, 3e6, 18e6, 10000);
+    expose(false);
+    double gbps = value_of("fusewire_achieved_gbps" ON "}");
+    assert_true(gbps > 100 && gbps < 300);
+    assert_true(gbps > 200); // (63/64 * 100 + 300) / (63/64 + 1) after the first
+    assert_true((gbps > 290) == (i > 16));
+  }
+  assert_true(value_of("fusewire_achieved_gbps" ON "}") > 299);
+  assert_true(value_of("fusewire_batch_bytes_total" ON "}") == 601e6);
+  assert_true(value_of("fusewire_batch_flops_total" ON "}") == 3602e6);
+  assert_true(value_of("fusewire_batch_compute_seconds_total" ON "}") == 201e-5);
+}
+
 // HELP and TYPE once, before the family's series; series of a family together; names and values
 // well formed.
 static void the_text_is_well_formed(void **state) {
@@ -152,6 +177,7 @@ int main(void) {
       cmocka_unit_test(triton_names_come_only_when_asked_for),
       cmocka_unit_test(histograms_are_cumulative_and_end_at_their_count),
       cmocka_unit_test(sizes_count_their_edge),
+      cmocka_unit_test(batches_have_a_mean_and_a_sum),
       cmocka_unit_test(the_text_is_well_formed),
       cmocka_unit_test(a_small_buffer_is_told_what_is_needed),
   };

@@ -100,6 +100,22 @@ static void a_batch_costs_what_it_costs(void **state) {
   assert_true(cost->batch_read_bytes == 1000 + 64 + 32 && cost->batch_write_bytes == 64);
 }
 
+static void a_batch_is_counted_once_and_whole(void **state) {
+  (void)state;
+  open_core(false, 8, 0);
+  struct model_metrics *metrics = model->metrics[FUSION_ON] = calloc(1, sizeof *metrics);
+  assert_non_null(metrics);
+  add(0, CLOCK_NEVER);
+  add(1, CLOCK_NEVER);
+  step();
+  const struct request_cost *cost = &requests[0].cost;
+  assert_int_equal(metrics->batches, 1);
+  assert_int_equal(metrics->batch_bytes, cost->batch_read_bytes + cost->batch_write_bytes);
+  assert_int_equal(metrics->batch_bytes, 2 * (cost->read_bytes + cost->write_bytes));
+  assert_int_equal(metrics->batch_flops, 8 * 50);
+  assert_int_equal(metrics->batch_compute_ns, NS_PER_MS);
+}
+
 static void no_step_no_device(void **state) {
   (void)state;
   open_core(false, 8, 0);
@@ -480,6 +496,7 @@ static void any_failing_call_is_answered_for(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(a_batch_costs_what_it_costs, close_core),
+      cmocka_unit_test_teardown(a_batch_is_counted_once_and_whole, close_core),
       cmocka_unit_test_teardown(no_step_no_device, close_core),
       cmocka_unit_test_teardown(expired_and_cancelled_work_never_runs, close_core),
       cmocka_unit_test_teardown(a_cancelled_request_does_not_fill_a_batch, close_core),
