@@ -176,7 +176,7 @@ static void describe(struct bench *bench) {
     snprintf(bench->server, sizeof bench->server, "%s %s", server.name, server.version);
   }
   struct report *report = &bench->report;
-  report->url = o->url;
+  report->url = o->connect.url;
   report->model = o->model;
   report->input = bench->input;
   report->fusion[0] = bench->payload_options.fusion[0];
@@ -233,16 +233,11 @@ static int run_levels(struct bench *bench) {
 
 static int run(struct bench *bench) {
   struct error err = {0};
-  const struct net_options net = {bench->options.url, (int)bench->options.connections,
-                                  bench->options.wait_ns};
-  enum status status = net_open(&net, &bench->net, &err);
-  if (status == STATUS_INVALID_ARGUMENT) return command_usage_error("bench", &err);
-  if (status != STATUS_OK) {
-    command_failure("bench", &err);
-    return EXIT_UNREACHABLE;
-  }
+  const int code =
+      connect_open("bench", &bench->options.connect, (int)bench->options.connections, &bench->net);
+  if (code != EXIT_ALL_OK) return code;
   progress_init(&bench->progress, !bench->options.quiet);
-  status = make_requests(bench, &err);
+  const enum status status = make_requests(bench, &err);
   if (err.file[0] || (status == STATUS_INVALID_ARGUMENT && bench->options.inputs.n)) {
     return command_usage_error("bench", &err); // an input file
   }

@@ -3,16 +3,17 @@
 #ifndef CLIENT_BENCH_H
 #define CLIENT_BENCH_H
 
-#include "client/options.h"
+#include "client/connect.h"
 #include "client/spec.h"
 
 struct bench_options {
-  const char *url, *model, *version, *concurrency, *rate, *tokens, *fusion, *input_file, *json,
-      *csv, *html;
+  struct connect_options connect;
+  const char *model, *version, *concurrency, *rate, *tokens, *fusion, *input_file, *json, *csv,
+      *html;
   struct text_list inputs, outputs;
   int64_t connections, max_in_flight, requests, batch, max_id, seed, payloads, slice_calls,
       deadline_ms;
-  int64_t duration_ns, warmup_ns, timeout_ns, wait_ns;
+  int64_t duration_ns, warmup_ns, timeout_ns;
   bool poisson, ab, quiet, help;
   // Worked out by bench_parse.
   int64_t callers[SPEC_LIST_MAX]; // closed loop; n_levels of them

@@ -7,20 +7,18 @@
 #define OFFSET(field) offsetof(struct bench_options, field)
 #define WARMUP_UNSET (-1)
 
-static const char usage[] = "usage: fusewire bench --model NAME [--url HOST:PORT] [options]\n"
+static const char usage[] = "usage: fusewire bench --model NAME [--url ADDRESS] [options]\n"
                             "Load test: sends ModelInfer calls, measures latency, throughput and "
                             "what the server says each call cost.\n";
 
 static const struct option_row rows[] = {
     {NULL, OPTION_FLAG, 0, NULL, "Server", 0, 0},
-    {"url", OPTION_TEXT, OFFSET(url), "HOST:PORT", "the server (default " DEFAULT_URL ")", 0, 0},
+    CONNECT_ROWS(OFFSET(connect)),
     {"model", OPTION_TEXT, OFFSET(model), "NAME", "the model (required)", 0, 0},
     {"model-version", OPTION_TEXT, OFFSET(version), "V",
      "its version (default: the server's choice)", 0, 0},
     {"connections", OPTION_COUNT, OFFSET(connections), "N",
      "HTTP/2 connections, calls dealt out in turn (default 1)", 1, NET_CONNS_MAX},
-    {"wait", OPTION_DURATION, OFFSET(wait_ns), "TIME",
-     "keep trying to connect for so long (default: one attempt)", 0, 0},
     {NULL, OPTION_FLAG, 0, NULL, "Load", 0, 0},
     {"concurrency", OPTION_TEXT, OFFSET(concurrency), "LIST",
      "closed loop: callers that each wait for their answer (default 1);\n1,4,16 or 1:16:5 "
@@ -136,7 +134,7 @@ static enum status work_out(struct bench_options *o, struct error *err) {
 
 enum status bench_parse(int argc, char **argv, struct bench_options *out, struct error *err) {
   *out = (struct bench_options){
-      .url = DEFAULT_URL,
+      .connect.url = CONNECT_DEFAULT_URL,
       .connections = 1,
       .max_in_flight = 1024,
       .batch = 1,

@@ -11,8 +11,6 @@ enum exit_code {
   EXIT_UNREACHABLE = 3, // cannot connect, or every connection was lost for good
 };
 
-#define DEFAULT_URL "localhost:8001"
-
 int command_bench(int argc, char **argv);
 int command_infer(int argc, char **argv);
 int command_status(int argc, char **argv);

@@ -1,7 +1,7 @@
-// One HTTP/2 connection to the server (cleartext, prior knowledge): an nghttp2 client session on a
-// non-blocking socket watched by libuv. Many calls at once. Writes are corked: conn_start only
-// queues; conn_flush (once per loop turn, from net.c) sends all that is queued with one writev.
-// Loop thread only.
+// One HTTP/2 connection to the server (prior knowledge, or ALPN over TLS): an nghttp2 client
+// session on a non-blocking socket watched by libuv. Many calls at once. Writes are corked:
+// conn_start only queues; conn_flush (once per loop turn, from net.c) sends all that is queued with
+// one writev. Loop thread only.
 //
 // A connection that breaks ends its calls with UNAVAILABLE and is opened again after a pause, until
 // `give_up_ns` of fruitless trying; calls are started on ready connections only.
@@ -9,12 +9,14 @@
 #define CLIENT_CONN_H
 
 #include "client/call.h"
-#include <sys/socket.h>
+#include "client/h2.h"
+#include "client/target.h"
+#include "client/tls.h"
 #include <uv.h>
 
 enum conn_state {
   CONN_CONNECTING, // TCP
-  CONN_HANDSHAKE,  // waiting for the server's SETTINGS
+  CONN_HANDSHAKE,  // TLS where asked for, and waiting for the server's SETTINGS
   CONN_READY,
   CONN_DRAINING, // GOAWAY came: running calls finish, then it is opened anew
   CONN_WAITING,  // pause before the next try
@@ -24,9 +26,10 @@ enum conn_state {
 struct conn;
 struct conn_options {
   uv_loop_t *loop;
-  struct sockaddr_storage address;
-  socklen_t address_bytes;
-  char authority[256];
+  const struct target *target; // this and the next three are borrowed
+  const struct h2_headers *headers;
+  struct tls_context *tls;  // NULL: clear text
+  const char *tls_name;     // the name to check
   int64_t first_give_up_ns; // how long to go on trying before the first success; 0: one attempt
   int64_t give_up_ns;       // the same after a connection broke
   uint8_t *read_buffer;     // shared by all connections of the loop

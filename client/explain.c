@@ -1,14 +1,16 @@
 // `fusewire explain`: what the daemon's planner made of a model. The daemon writes the document.
 #include "base/clock.h"
 #include "client/commands.h"
+#include "client/connect.h"
 #include "client/file.h"
 #include "client/oip.h"
 
 #include <string.h>
 
 struct explain_arguments {
-  const char *url, *model, *version, *fusion, *format, *output;
-  int64_t tokens, sequences, wait_ns;
+  struct connect_options connect;
+  const char *model, *version, *fusion, *format, *output;
+  int64_t tokens, sequences;
   bool help;
 };
 
@@ -21,7 +23,6 @@ static const char usage[] =
     "file, without a daemon.\n\n";
 
 static const struct option_row rows[] = {
-    {"url", OPTION_TEXT, OFFSET(url), "HOST:PORT", "the server (default " DEFAULT_URL ")", 0, 0},
     {"model", OPTION_TEXT, OFFSET(model), "NAME", "the model, if it is not the first word", 0, 0},
     {"model-version", OPTION_TEXT, OFFSET(version), "V",
      "its version (default: the server's choice)", 0, 0},
@@ -35,9 +36,9 @@ static const struct option_row rows[] = {
     {"format", OPTION_TEXT, OFFSET(format), "FORMAT", "text, json or svg (default text)", 0, 0},
     {"output", OPTION_TEXT, OFFSET(output), "FILE", "write there instead of to standard output", 0,
      0},
-    {"wait", OPTION_DURATION, OFFSET(wait_ns), "TIME",
-     "keep trying to connect for so long (default: one attempt)", 0, 0},
     {"help", OPTION_FLAG, OFFSET(help), NULL, "this text", 0, 0},
+    {NULL, OPTION_FLAG, 0, NULL, "Server", 0, 0},
+    CONNECT_ROWS(OFFSET(connect)),
 };
 #define N_ROWS ((int)(sizeof rows / sizeof rows[0]))
 
@@ -45,8 +46,10 @@ static enum status read_arguments(int argc, char **argv, struct explain_argument
                                   int *format, struct error *err) {
   static const char *const formats[] = {"text", "json", "svg"}; // as in fusewire.proto
   bool named = argc > 0 && argv[0][0] != '-';
-  *arguments = (struct explain_arguments){
-      .url = DEFAULT_URL, .model = named ? argv[0] : NULL, .format = "text", .output = "-"};
+  *arguments = (struct explain_arguments){.connect.url = CONNECT_DEFAULT_URL,
+                                          .model = named ? argv[0] : NULL,
+                                          .format = "text",
+                                          .output = "-"};
   const enum status status =
       options_parse(rows, N_ROWS, argc - named, argv + named, arguments, err);
   if (status != STATUS_OK) return status;
@@ -82,14 +85,9 @@ int command_explain(int argc, char **argv) {
   if (command_help(usage, rows, N_ROWS, argc, argv)) return EXIT_ALL_OK;
   enum status status = read_arguments(argc, argv, &arguments, &format, &err);
   if (status != STATUS_OK) return command_usage_error("explain", &err);
-  const struct net_options options = {arguments.url, 1, arguments.wait_ns};
-  status = net_open(&options, &net, &err);
-  if (status == STATUS_INVALID_ARGUMENT) return command_usage_error("explain", &err);
-  if (status != STATUS_OK) {
-    command_failure("explain", &err);
-    return EXIT_UNREACHABLE;
-  }
-  const int code = print_explanation(net, &arguments, format);
+  int code = connect_open("explain", &arguments.connect, 1, &net);
+  if (code != EXIT_ALL_OK) return code;
+  code = print_explanation(net, &arguments, format);
   net_close(net);
   return code;
 }

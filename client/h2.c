@@ -207,11 +207,11 @@ static int submit_preface(nghttp2_session *session) {
   return nghttp2_session_set_local_window_size(session, NGHTTP2_FLAG_NONE, 0, CONNECTION_WINDOW);
 }
 
-enum status h2_open(struct h2 *h2, const char *authority) {
+enum status h2_open(struct h2 *h2, const struct h2_headers *headers) {
   nghttp2_session_callbacks *callbacks = NULL;
   nghttp2_option *option = NULL;
   enum status status = STATUS_RESOURCE_EXHAUSTED;
-  *h2 = (struct h2){.authority = authority, .out = malloc(sizeof *h2->out)};
+  *h2 = (struct h2){.headers = headers, .out = malloc(sizeof *h2->out)};
   if (!h2->out) return status;
   outq_reset(h2->out);
   if (nghttp2_session_callbacks_new(&callbacks) != 0 || nghttp2_option_new(&option) != 0) goto out;
@@ -244,17 +244,19 @@ static nghttp2_nv header(const char *name, size_t n_name, const char *value) {
 
 bool h2_start(struct h2 *h2, struct call *call) {
   if (h2->draining || !h2->settings_seen) return false;
-  const nghttp2_nv headers[] = {
+  nghttp2_nv headers[9] = {
       HEADER(":method", "POST"),
-      HEADER(":scheme", "http"),
+      HEADER(":scheme", h2->headers->scheme),
       HEADER(":path", call->method->path),
-      HEADER(":authority", h2->authority),
+      HEADER(":authority", h2->headers->authority),
       HEADER("te", "trailers"),
       HEADER("content-type", "application/grpc"),
       HEADER("user-agent", "fusewire/" FUSEWIRE_VERSION),
-      HEADER("grpc-timeout", call->method->timeout),
   };
-  const size_t n = sizeof headers / sizeof headers[0] - (call->method->timeout[0] ? 0 : 1);
+  size_t n = 7;
+  if (call->method->timeout[0]) headers[n++] = HEADER("grpc-timeout", call->method->timeout);
+  if (h2->headers->authorization[0])
+    headers[n++] = HEADER("authorization", h2->headers->authorization);
   const nghttp2_data_provider body = {.read_callback = on_read_source};
   call_reset(call);
   const int32_t id = nghttp2_submit_request(h2->session, NULL, headers, n, &body, call);

@@ -9,18 +9,23 @@
 
 struct nghttp2_session;
 
+struct h2_headers { // of every call on a connection; borrowed for its life
+  const char *scheme, *authority;
+  const char *authorization; // "Bearer ..."; "" for none
+};
+
 struct h2 {
   struct nghttp2_session *session;
   struct pool pool;
   struct outq *out;
-  const char *authority;
+  const struct h2_headers *headers;
   struct call *first, *last; // running calls, oldest first
   int n_running;
   bool settings_seen; // the peer speaks HTTP/2
   bool draining;      // GOAWAY, or stream ids used up: no new calls
 };
 
-MUST_USE enum status h2_open(struct h2 *h2, const char *authority); // `authority` is borrowed
+MUST_USE enum status h2_open(struct h2 *h2, const struct h2_headers *headers);
 // Every call must have ended (h2_fail_calls).
 void h2_close(struct h2 *h2);
 MUST_USE bool h2_start(struct h2 *h2, struct call *call); // false: refused, nothing happened

@@ -1,6 +1,7 @@
 // `fusewire infer`: one request from files (or a synthetic one), its outputs and what it cost.
 #include "base/clock.h"
 #include "client/commands.h"
+#include "client/connect.h"
 #include "client/file.h"
 #include "client/input.h"
 #include "client/npy.h"
@@ -11,9 +12,10 @@
 #include <sys/stat.h>
 
 struct infer_options {
-  const char *url, *model, *version, *fusion, *output_dir;
+  struct connect_options connect;
+  const char *model, *version, *fusion, *output_dir;
   struct text_list inputs, outputs;
-  int64_t tokens, batch, max_id, seed, deadline_ms, timeout_ns, wait_ns;
+  int64_t tokens, batch, max_id, seed, deadline_ms, timeout_ns;
   bool help;
 };
 
@@ -24,7 +26,6 @@ static const char usage[] =
     "One request: prints the outputs and what the call cost.\n\n";
 
 static const struct option_row rows[] = {
-    {"url", OPTION_TEXT, OFFSET(url), "HOST:PORT", "the server (default " DEFAULT_URL ")", 0, 0},
     {"model", OPTION_TEXT, OFFSET(model), "NAME", "the model (required)", 0, 0},
     {"model-version", OPTION_TEXT, OFFSET(version), "V",
      "its version (default: the server's choice)", 0, 0},
@@ -49,9 +50,9 @@ static const struct option_row rows[] = {
     {"deadline-ms", OPTION_COUNT, OFFSET(deadline_ms), "N", "send grpc-timeout", 1, 86400000},
     {"timeout", OPTION_DURATION, OFFSET(timeout_ns), "TIME",
      "give up without a deadline (default 60s)", 0, 0},
-    {"wait", OPTION_DURATION, OFFSET(wait_ns), "TIME",
-     "keep trying to connect for so long (default: one attempt)", 0, 0},
     {"help", OPTION_FLAG, OFFSET(help), NULL, "this text", 0, 0},
+    {NULL, OPTION_FLAG, 0, NULL, "Server", 0, 0},
+    CONNECT_ROWS(OFFSET(connect)),
 };
 #define N_ROWS ((int)(sizeof rows / sizeof rows[0]))
 
@@ -189,7 +190,7 @@ static int run(const struct infer_options *o, struct net *net, struct payload_se
 }
 
 int command_infer(int argc, char **argv) {
-  struct infer_options o = {.url = DEFAULT_URL,
+  struct infer_options o = {.connect.url = CONNECT_DEFAULT_URL,
                             .tokens = 16,
                             .batch = 1,
                             .max_id = 1000,
@@ -203,14 +204,9 @@ int command_infer(int argc, char **argv) {
   if (status == STATUS_OK && !o.model)
     status = error_set(&err, STATUS_INVALID_ARGUMENT, "--model is required");
   if (status != STATUS_OK) return command_usage_error("infer", &err);
-  const struct net_options net_options = {o.url, 1, o.wait_ns};
-  status = net_open(&net_options, &net, &err);
-  if (status == STATUS_INVALID_ARGUMENT) return command_usage_error("infer", &err);
-  if (status != STATUS_OK) {
-    command_failure("infer", &err);
-    return EXIT_UNREACHABLE;
-  }
-  const int code = run(&o, net, &payloads);
+  int code = connect_open("infer", &o.connect, 1, &net);
+  if (code != EXIT_ALL_OK) return code;
+  code = run(&o, net, &payloads);
   net_close(net); // first: queued bytes borrow from the payload
   payload_set_free(&payloads);
   return code;

@@ -1,7 +1,6 @@
 #include "client/net.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,34 +15,18 @@ struct net {
   uv_timer_t expire;
   struct conn *conns[NET_CONNS_MAX];
   int n_conns;
-  bool dirty; // some connection has something to flush
+  struct target target;
+  struct h2_headers headers;
+  char server_name[TARGET_NAME_BYTES];
+  char authorization[NET_TOKEN_BYTES + 16];
+  struct tls_context *tls; // NULL: clear text
+  bool dirty;              // some connection has something to flush
   void (*on_state)(void *arg);
   void *arg;
   struct call_method method; // of net_call; here because queued bytes may outlive an early answer
   uint8_t message[5 + 1024]; // likewise
   uint8_t read_buffer[READ_BYTES];
 };
-
-bool net_split_url(const char *url, char host[256], char port[16]) {
-  static const char *const schemes[] = {"grpc://", "http://"};
-  for (int i = 0; i < 2; i++) {
-    if (strncmp(url, schemes[i], strlen(schemes[i])) == 0) url += strlen(schemes[i]);
-  }
-  const bool bracket = url[0] == '[';
-  const char *from = url + bracket;
-  const char *end = bracket ? strchr(from, ']') : strrchr(url, ':');
-  if (!end || end == from || (size_t)(end - from) > 255) return false;
-  if (!bracket && memchr(from, ':', (size_t)(end - from)))
-    return false; // a bare v6 address is ambiguous
-  const char *colon = end + bracket;
-  const size_t n_port = strlen(colon + (*colon == ':'));
-  if (*colon != ':' || n_port == 0 || n_port > 15 || strspn(colon + 1, "0123456789") != n_port)
-    return false;
-  memcpy(host, from, (size_t)(end - from));
-  host[end - from] = 0;
-  memcpy(port, colon + 1, n_port + 1);
-  return true;
-}
 
 static void on_dirty(struct conn *conn, void *arg) {
   struct net *net = arg;
@@ -72,33 +55,6 @@ static void on_expire(uv_timer_t *timer) {
   const int64_t now = clock_now_ns();
   for (int i = 0; i < net->n_conns; i++)
     conn_expire(net->conns[i], now);
-}
-
-static enum status resolve(const char *url, struct conn_options *out, struct error *err) {
-  char host[256], port[16];
-  struct addrinfo *found = NULL;
-  const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-  if (!net_split_url(url, host, port)) {
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "--url %s: expected host:port or [v6 address]:port", url);
-  }
-  const int error = getaddrinfo(host, port, &hints, &found);
-  if (error || !found)
-    return error_set(err, STATUS_UNAVAILABLE, "%s: %s", url, gai_strerror(error));
-  // Prefer IPv4 for names with both: the daemon listens on 0.0.0.0 by default.
-  const struct addrinfo *choice = found;
-  for (const struct addrinfo *at = found; at; at = at->ai_next) {
-    if (at->ai_family == AF_INET) {
-      choice = at;
-      break;
-    }
-  }
-  memcpy(&out->address, choice->ai_addr, choice->ai_addrlen);
-  out->address_bytes = choice->ai_addrlen;
-  freeaddrinfo(found);
-  snprintf(out->authority, sizeof out->authority, strchr(host, ':') ? "[%.200s]:%s" : "%.200s:%s",
-           host, port);
-  return STATUS_OK;
 }
 
 const char *net_error(const struct net *net) {
@@ -136,21 +92,47 @@ static void init_loop(struct net *net) {
   uv_timer_start(&net->expire, on_expire, EXPIRE_MS, EXPIRE_MS);
 }
 
-enum status net_open(const struct net_options *options, struct net **out, struct error *err) {
-  struct conn_options conn = {.first_give_up_ns = options->wait_ns, .give_up_ns = RECONNECT_NS};
-  FW_ASSERT(options->n_conns >= 1 && options->n_conns <= NET_CONNS_MAX);
-  enum status status = resolve(options->url, &conn, err);
+// Where to and as whom: all that connections and calls have in common.
+static enum status set_peer(struct net *net, const struct net_options *options, struct error *err) {
+  enum status status = target_resolve(options->url, &net->target, err);
   if (status != STATUS_OK) return status;
+  const bool tls = options->tls || net->target.tls;
+  if (tls) status = tls_context_open(&options->files, &net->tls, err);
+  if (status != STATUS_OK) return status;
+  snprintf(net->server_name, sizeof net->server_name, "%s",
+           options->server_name ? options->server_name : net->target.name);
+  if (options->token)
+    snprintf(net->authorization, sizeof net->authorization, "Bearer %s", options->token);
+  net->headers = (struct h2_headers){.scheme = tls ? "https" : "http",
+                                     .authority = net->target.authority,
+                                     .authorization = net->authorization};
+  return STATUS_OK;
+}
+
+static struct conn_options conn_options_of(struct net *net, const struct net_options *options) {
+  return (struct conn_options){.loop = &net->loop,
+                               .target = &net->target,
+                               .headers = &net->headers,
+                               .tls = net->tls,
+                               .tls_name = net->server_name,
+                               .first_give_up_ns = options->wait_ns,
+                               .give_up_ns = RECONNECT_NS,
+                               .read_buffer = net->read_buffer,
+                               .read_bytes = sizeof net->read_buffer,
+                               .on_dirty = on_dirty,
+                               .on_state = on_conn_state,
+                               .arg = net};
+}
+
+enum status net_open(const struct net_options *options, struct net **out, struct error *err) {
+  FW_ASSERT(options->n_conns >= 1 && options->n_conns <= NET_CONNS_MAX);
   struct net *net = malloc(sizeof *net);
   if (!net) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
   memset(net, 0, offsetof(struct net, read_buffer));
   init_loop(net);
-  conn.loop = &net->loop;
-  conn.read_buffer = net->read_buffer;
-  conn.read_bytes = sizeof net->read_buffer;
-  conn.on_dirty = on_dirty;
-  conn.on_state = on_conn_state;
-  conn.arg = net;
+  enum status status = set_peer(net, options, err);
+  if (status != STATUS_OK) goto fail;
+  const struct conn_options conn = conn_options_of(net, options);
   for (; net->n_conns < options->n_conns; net->n_conns++) {
     status = conn_open(&conn, &net->conns[net->n_conns]);
     if (status != STATUS_OK) goto fail;
@@ -181,7 +163,12 @@ void net_close(struct net *net) {
   uv_run(&net->loop, UV_RUN_DEFAULT);
   const int error = uv_loop_close(&net->loop);
   FW_ASSERT(error == 0);
+  tls_context_close(net->tls);
   free(net);
+}
+
+bool net_token_in_clear(const struct net *net) {
+  return net->authorization[0] && !net->tls && !net->target.local;
 }
 
 uv_loop_t *net_loop(struct net *net) {

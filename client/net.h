@@ -5,17 +5,22 @@
 #include "client/conn.h"
 
 #define NET_CONNS_MAX 256
+#define NET_TOKEN_BYTES 4096 // longest bearer token
 #define METHOD_INFER "/inference.GRPCInferenceService/ModelInfer"
 
 struct net;
 struct net_options {
-  const char *url; // host:port, [v6]:port
+  const char *url; // as target.h takes it
   int n_conns;
   int64_t wait_ns; // keep trying for a server that is not up yet; 0: one attempt
+  bool tls;        // also on by the URL's scheme
+  struct tls_files files;
+  const char *server_name; // what the certificate must be for; NULL: the URL's host
+  const char *token;       // bearer token of every call; NULL for none
 };
 
 // Resolve, connect, wait until every connection is ready. UNAVAILABLE (with the cause) or
-// INVALID_ARGUMENT (the URL).
+// INVALID_ARGUMENT (the URL, a file of TLS).
 MUST_USE enum status net_open(const struct net_options *options, struct net **out,
                               struct error *err);
 void net_close(struct net *net);
@@ -35,7 +40,7 @@ MUST_USE enum status net_call(struct net *net, const char *path, struct slice me
 MUST_USE enum status net_call_parts(struct net *net, const struct call_method *method,
                                     const struct slice part[CALL_PARTS], int64_t timeout_ns,
                                     struct slice *reply, struct error *err);
-// "host:port" into its parts. False when it is not of that form. Pure.
-bool net_split_url(const char *url, char host[256], char port[16]);
+// The token would travel over a network that others may read.
+bool net_token_in_clear(const struct net *net);
 
 #endif

@@ -37,7 +37,19 @@ bool outq_copy(struct outq *queue, const void *data, size_t bytes) {
   return true;
 }
 
-static void advance(struct outq *queue, size_t bytes) {
+size_t outq_peek(const struct outq *queue, uint8_t *out, size_t out_bytes) {
+  size_t filled = 0;
+  for (int i = queue->first; i < queue->n && filled < out_bytes; i++) {
+    const struct iovec *slice = &queue->slices[i];
+    const size_t left = out_bytes - filled;
+    const size_t bytes = slice->iov_len < left ? slice->iov_len : left;
+    memcpy(out + filled, slice->iov_base, bytes);
+    filled += bytes;
+  }
+  return filled;
+}
+
+void outq_advance(struct outq *queue, size_t bytes) {
   while (bytes > 0) {
     struct iovec *slice = &queue->slices[queue->first];
     if (bytes < slice->iov_len) {
@@ -48,6 +60,7 @@ static void advance(struct outq *queue, size_t bytes) {
     bytes -= slice->iov_len;
     queue->first++;
   }
+  if (outq_empty(queue)) outq_reset(queue);
 }
 
 int outq_write(struct outq *queue, int fd) {
@@ -57,7 +70,7 @@ int outq_write(struct outq *queue, int fd) {
     const ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
-    advance(queue, (size_t)n);
+    outq_advance(queue, (size_t)n);
   }
   outq_reset(queue);
   return 0;

@@ -26,5 +26,9 @@ void outq_reference(struct outq *queue, const uint8_t *data, size_t bytes); // a
 // As much as the socket takes. Returns 0, or a negative errno; EAGAIN is not an error (the queue
 // stays non-empty).
 int outq_write(struct outq *queue, int fd);
+// The same in two steps, for bytes that go through something first: a copy of the next ones, and
+// how many of them are gone.
+size_t outq_peek(const struct outq *queue, uint8_t *out, size_t out_bytes);
+void outq_advance(struct outq *queue, size_t bytes);
 
 #endif

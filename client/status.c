@@ -1,13 +1,13 @@
 // `fusewire status` and `fusewire models`: what the server says of itself.
 #include "base/clock.h"
 #include "client/commands.h"
+#include "client/connect.h"
 #include "client/oip.h"
 #include <stdlib.h>
 #include <string.h>
 
 struct status_options {
-  const char *url;
-  int64_t wait_ns;
+  struct connect_options connect;
   bool help;
   struct text_list models;
 };
@@ -15,30 +15,23 @@ struct status_options {
 #define OFFSET(field) offsetof(struct status_options, field)
 
 static const struct option_row rows[] = {
-    {"url", OPTION_TEXT, OFFSET(url), "HOST:PORT", "the server (default " DEFAULT_URL ")", 0, 0},
-    {"wait", OPTION_DURATION, OFFSET(wait_ns), "TIME",
-     "keep trying to connect for so long (default: one attempt)", 0, 0},
+    CONNECT_ROWS(OFFSET(connect)),
     {"help", OPTION_FLAG, OFFSET(help), NULL, "this text", 0, 0},
     {"model", OPTION_LIST, OFFSET(models), "NAME",
      "show this model; may be repeated (default: all that RepositoryIndex\nlists, where the server "
      "has it)",
      0, 0},
 };
-#define N_STATUS_ROWS 3 // --model is for `models` only
-#define N_MODELS_ROWS 4
+#define N_MODELS_ROWS ((int)(sizeof rows / sizeof rows[0]))
+#define N_STATUS_ROWS (N_MODELS_ROWS - 1) // --model is for `models` only
 
 static int open_net(const char *command, int n_rows, int argc, char **argv,
                     struct status_options *options, struct net **net) {
   struct error err = {0};
-  *options = (struct status_options){.url = DEFAULT_URL};
+  *options = (struct status_options){.connect.url = CONNECT_DEFAULT_URL};
   if (options_parse(rows, n_rows, argc, argv, options, &err) != STATUS_OK)
     return command_usage_error(command, &err);
-  const struct net_options net_options = {options->url, 1, options->wait_ns};
-  const enum status status = net_open(&net_options, net, &err);
-  if (status == STATUS_OK) return EXIT_ALL_OK;
-  if (status == STATUS_INVALID_ARGUMENT) return command_usage_error(command, &err);
-  command_failure(command, &err);
-  return EXIT_UNREACHABLE;
+  return connect_open(command, &options->connect, 1, net);
 }
 
 // "name   yes", or the failure in its place.
@@ -71,7 +64,7 @@ int command_status(int argc, char **argv) {
   struct error err = {0};
   bool live = false, ready = false, ok = true;
   int serving = 0;
-  if (command_help("usage: fusewire status [--url HOST:PORT]\nIs the server live, ready, healthy, "
+  if (command_help("usage: fusewire status [--url ADDRESS]\nIs the server live, ready, healthy, "
                    "and what is it?\n\n",
                    rows, N_STATUS_ROWS, argc, argv)) {
     return EXIT_ALL_OK;
@@ -150,7 +143,7 @@ int command_models(int argc, char **argv) {
   struct status_options options;
   struct net *net = NULL;
   bool ok = true;
-  if (command_help("usage: fusewire models [--url HOST:PORT] [--model NAME]...\nModels: ready or "
+  if (command_help("usage: fusewire models [--url ADDRESS] [--model NAME]...\nModels: ready or "
                    "not, signatures.\n\n",
                    rows, N_MODELS_ROWS, argc, argv)) {
     return EXIT_ALL_OK;

@@ -2,7 +2,6 @@
 import os
 import socket
 import ssl
-import subprocess
 import tempfile
 import threading
 import time
@@ -11,6 +10,7 @@ import unittest
 import grpc
 from harness import h2_frames as h2
 from harness import protobuf_bytes as pb
+from harness.authority import Authority, openssl
 from harness.daemon import Daemon, check
 from harness.run import ROOT
 
@@ -24,32 +24,6 @@ Code = grpc.StatusCode
 def echo_request(rows=1):
     data = os.urandom(1024 * rows)
     return pb.infer_request("echo", [pb.tensor("x", "FP32", [1, rows, 256])], [data]), data
-
-
-def openssl(*arguments):
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=60)
-
-
-class Authority:
-    """A certificate authority in a folder: ca.pem, and NAME.pem with NAME.key for what it signs."""
-
-    def __init__(self, folder, name="ca"):
-        self.folder, self.name = folder, name
-        openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
-                f"/CN={name}", "-keyout", self.path("key", name), "-out", self.path("pem", name))
-
-    def path(self, end, name):
-        return os.path.join(self.folder, f"{name}.{end}")
-
-    def sign(self, name, serial=1):
-        request, extra = self.path("csr", name), self.path("ext", name)
-        with open(extra, "w") as file:
-            file.write("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}", "-keyout",
-                self.path("key", name), "-out", request)
-        openssl("x509", "-req", "-in", request, "-CA", self.path("pem", self.name), "-CAkey", self.path("key", self.name),
-                "-set_serial", str(serial), "-days", "2", "-extfile", extra, "-out", self.path("pem", name))
-        return self.path("pem", name), self.path("key", name)
 
 
 def read(path):

@@ -133,23 +133,6 @@ static void timeouts_have_at_most_8_digits(void **state) {
   assert_string_equal(out, "");
 }
 
-static void urls_are_host_and_port(void **state) {
-  (void)state;
-  char host[256], port[16];
-  assert_true(net_split_url("localhost:8001", host, port));
-  assert_string_equal(host, "localhost");
-  assert_string_equal(port, "8001");
-  assert_true(net_split_url("[::1]:9", host, port));
-  assert_string_equal(host, "::1");
-  assert_true(net_split_url("grpc://h:1", host, port));
-  assert_string_equal(host, "h");
-  static const char *const bad[] = {"",    "h",     ":1",     "h:",    "h:1x",
-                                    "::1", "[::1]", "[::1]9", "h:1:2", "[]:1"};
-  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-    if (net_split_url(bad[i], host, port)) fail_msg("accepted '%s'", bad[i]);
-  }
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(grpc_status_decides),
@@ -160,7 +143,6 @@ int main(void) {
       cmocka_unit_test(ok_with_a_wrong_message_is_not_ok),
       cmocka_unit_test(long_messages_are_cut_at_a_character),
       cmocka_unit_test(timeouts_have_at_most_8_digits),
-      cmocka_unit_test(urls_are_host_and_port),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static void begin(int n_conns) {
   const struct payload_options options = {.model = "m", .fusion = {"on", "off"}};
   fake_start(server);
   snprintf(url, sizeof url, "127.0.0.1:%d", server->port);
-  const struct net_options net_options = {url, n_conns, 0};
+  const struct net_options net_options = {.url = url, .n_conns = n_conns};
   assert_int_equal(net_open(&net_options, &net, &err), 0);
   for (int i = 0; i < 3; i++) {
     struct request_input input = {.n_tensors = 1, .tokens = 10};
@@ -192,7 +192,8 @@ static void nobody_there_is_unavailable(void **state) {
   (void)state;
   begin(1);
   struct net *other = NULL;
-  const struct net_options nowhere = {"127.0.0.1:1", 1, 0}, bad = {"localhost", 1, 0};
+  const struct net_options nowhere = {.url = "127.0.0.1:1", .n_conns = 1};
+  const struct net_options bad = {.url = "localhost", .n_conns = 1};
   assert_int_equal(net_open(&nowhere, &other, &err), STATUS_UNAVAILABLE);
   assert_non_null(strstr(err.message, "127.0.0.1:1"));
   assert_int_equal(net_open(&bad, &other, &err), STATUS_INVALID_ARGUMENT);
