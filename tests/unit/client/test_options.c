@@ -3,7 +3,7 @@
 #include "client/options.h"
 #include "harness/cmocka_all.h"
 
-struct target {
+struct fields {
   bool flag;
   const char *text;
   int64_t count, duration;
@@ -13,16 +13,16 @@ struct target {
 
 static const struct option_row rows[] = {
     {NULL, OPTION_FLAG, 0, NULL, "Heading", 0, 0},
-    {"flag", OPTION_FLAG, offsetof(struct target, flag), NULL, "a flag", 0, 0},
-    {"text", OPTION_TEXT, offsetof(struct target, text), "T", "a text", 0, 0},
-    {"count", OPTION_COUNT, offsetof(struct target, count), "N", "a count", 1, 100},
-    {"duration", OPTION_DURATION, offsetof(struct target, duration), "TIME", "a time", 0, 0},
-    {"real", OPTION_REAL, offsetof(struct target, real), "X", "a number", 0, 0},
-    {"list", OPTION_LIST, offsetof(struct target, list), "L", "a list", 0, 0},
+    {"flag", OPTION_FLAG, offsetof(struct fields, flag), NULL, "a flag", 0, 0},
+    {"text", OPTION_TEXT, offsetof(struct fields, text), "T", "a text", 0, 0},
+    {"count", OPTION_COUNT, offsetof(struct fields, count), "N", "a count", 1, 100},
+    {"duration", OPTION_DURATION, offsetof(struct fields, duration), "TIME", "a time", 0, 0},
+    {"real", OPTION_REAL, offsetof(struct fields, real), "X", "a number", 0, 0},
+    {"list", OPTION_LIST, offsetof(struct fields, list), "L", "a list", 0, 0},
 };
 #define N_ROWS ((int)(sizeof rows / sizeof rows[0]))
 
-static enum status parse(struct target *target, struct error *err, int argc, ...) {
+static enum status parse(struct fields *target, struct error *err, int argc, ...) {
   char *argv[16];
   va_list args;
   va_start(args, argc);
@@ -35,7 +35,7 @@ static enum status parse(struct target *target, struct error *err, int argc, ...
 
 static void every_kind_is_read(void **state) {
   (void)state;
-  struct target t = {0};
+  struct fields t = {0};
   struct error err;
   assert_int_equal(parse(&t, &err, 11, "--flag", "--text", "x", "--count=7", "--duration", "250ms",
                          "--real", "2.5", "--list=a", "--list", "--b"),
@@ -51,7 +51,7 @@ static void every_kind_is_read(void **state) {
 
 static void defaults_stay_where_nothing_is_given(void **state) {
   (void)state;
-  struct target t = {.count = 42, .text = "d"};
+  struct fields t = {.count = 42, .text = "d"};
   struct error err;
   assert_int_equal(parse(&t, &err, 0), 0);
   assert_int_equal(t.count, 42);
@@ -60,7 +60,7 @@ static void defaults_stay_where_nothing_is_given(void **state) {
 
 static void unknown_option_names_the_nearest(void **state) {
   (void)state;
-  struct target t = {0};
+  struct fields t = {0};
   struct error err;
   assert_int_equal(parse(&t, &err, 2, "--durration", "1s"), STATUS_INVALID_ARGUMENT);
   assert_non_null(strstr(err.message, "--durration"));
@@ -71,7 +71,7 @@ static void unknown_option_names_the_nearest(void **state) {
 
 static void bad_values_name_option_and_expectation(void **state) {
   (void)state;
-  struct target t = {0};
+  struct fields t = {0};
   struct error err;
   assert_int_equal(parse(&t, &err, 2, "--count", "0"), STATUS_INVALID_ARGUMENT);
   assert_non_null(strstr(err.message, "from 1 to 100"));
