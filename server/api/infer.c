@@ -172,6 +172,9 @@ static enum status request_fill(const struct wire_infer *wire, struct request *r
                                 struct error *err) {
   struct infer_shape shape;
   enum status status = infer_check(request->model, wire, request, &shape, err);
+  // Among those that are fit to run, so that what runs is what the share says.
+  if (status == STATUS_OK && !shape.fusion_named && share_takes(&request->model->unfused))
+    request->fusion = FUSION_OFF;
   if (status == STATUS_OK)
     status = infer_rows(request->model, wire, &shape, request->slabs, request, err);
   return status;

@@ -13,6 +13,7 @@ struct infer_shape {
   int16_t wire_index[LIMIT_MODEL_INPUTS]; // by signature input: position among the request's
                                           // inputs, -1: left out
   bool raw;                               // raw_input_contents, else typed contents
+  bool fusion_named;                      // by the request; else `fusion` is the model's default
 };
 
 // Names, dtypes, shapes, forms and byte counts of inputs and outputs against the model's signature,

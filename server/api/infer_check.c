@@ -51,11 +51,13 @@ static int find_tensor(const struct signature_tensor *tensors, int32_t n, struct
 // ---- parameters ----
 // Parameters that are not ours are ignored, as the protocol wants it.
 static enum status check_fusion(const struct model *model, const struct wire_infer *wire,
-                                struct request *request, struct error *err) {
+                                struct request *request, struct infer_shape *shape,
+                                struct error *err) {
   request->fusion = model->fusion_default;
   for (int32_t i = 0; i < wire->n_parameters; i++) {
     const struct wire_parameter *parameter = &wire->parameters[i];
     if (!slice_is(parameter->key, "fusion", 6)) continue;
+    shape->fusion_named = true;
     if (parameter->choice != WIRE_STRING)
       return error_set(err, STATUS_INVALID_ARGUMENT,
                        "parameter \"fusion\": found a value of another type, expected the string "
@@ -219,7 +221,7 @@ static enum status check_missing(const struct model *model, const struct infer_s
 
 static enum status check_inputs(const struct model *model, const struct wire_infer *wire,
                                 struct infer_shape *shape, struct error *err) {
-  *shape = (struct infer_shape){.raw = wire->n_raw > 0};
+  shape->raw = wire->n_raw > 0;
   memset(shape->wire_index, -1, sizeof shape->wire_index);
   for (int32_t i = 0; i < wire->n_inputs; i++) {
     enum status status = check_input(model, &wire->inputs[i], (int16_t)i, shape, err);
@@ -309,12 +311,13 @@ static enum status check_size(const struct model *model, const struct request *r
 
 enum status infer_check(const struct model *model, const struct wire_infer *wire,
                         struct request *request, struct infer_shape *shape, struct error *err) {
+  *shape = (struct infer_shape){0};
   if (wire->id.bytes > sizeof request->id)
     return error_set(err, STATUS_INVALID_ARGUMENT, "id: found %zu bytes, expected at most %zu",
                      wire->id.bytes, sizeof request->id);
   if (wire->id.bytes > 0) memcpy(request->id, wire->id.data, wire->id.bytes);
   request->id_bytes = (uint16_t)wire->id.bytes;
-  enum status status = check_fusion(model, wire, request, err);
+  enum status status = check_fusion(model, wire, request, shape, err);
   if (status == STATUS_OK) status = check_outputs(model, wire, request, err);
   if (status == STATUS_OK) status = check_inputs(model, wire, shape, err);
   if (status == STATUS_OK) status = check_bytes(model, wire, shape, request, err);

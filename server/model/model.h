@@ -6,6 +6,7 @@
 #define MODEL_MODEL_H
 
 #include "backend/backend.h"
+#include "base/share.h"
 #include "base/slab.h"
 #include "conf/server_conf.h"
 #include "obs/metrics.h"
@@ -58,6 +59,7 @@ struct model {
   // Whose plan FUSION_AUTO's comes out the same as; else FUSION_AUTO. Requests of that mode run as
   // this one, in batches with its own.
   enum fusion_mode auto_is;
+  struct share unfused;  // of requests that name none: those that run unfused (key `ab`)
   int32_t fusion_tokens; // of the batch that FUSION_AUTO decides for; 0: the largest
   struct graph graph;
   struct weight_table weights;

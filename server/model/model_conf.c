@@ -1,6 +1,7 @@
 // The keys of a model file around its graph: name, weights, limits, inputs, outputs. See
 // model_conf.h.
 #include "model/model_conf.h"
+#include "model/ab_conf.h"
 #include "model/build.h"
 
 #include <stdio.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 
 #define KEYS                                                                                       \
-  "name|version|weights|compute|fusion|fusion_tokens|max_seqlen|batch|inputs|graph|outputs"
+  "name|version|weights|compute|fusion|fusion_tokens|ab|max_seqlen|batch|inputs|graph|outputs"
 
 static const enum dtype wire_dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I64, DTYPE_I32};
 #define FLOAT_WORDS "fp32|fp16|bf16"
@@ -455,6 +456,7 @@ static void load_parts(struct loader *l) {
   read_outputs(l);
   find_index_limits(l, &positions_limit);
   read_max_seqlen(l, positions_limit);
+  ab_conf_read(l->report, l->root, l->model);
   if (l->report->n_errors == errors) check_unused_inputs(l);
 }
 

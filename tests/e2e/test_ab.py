@@ -76,5 +76,38 @@ class CountersTest(unittest.TestCase):
             self.assertAlmostEqual(flops[0] / flops[1], 1, delta=0.02)  # fusion moves bytes, it saves no operations
 
 
+def write_model(folder, name, ab):
+    """The shipped block with a key `ab` of its own."""
+    with open(BLOCK) as file:
+        text = file.read().replace("name: block", f"name: {name}") + f"ab: {ab}\n"
+    path = os.path.join(folder, f"{name}.yaml")
+    with open(path, "w") as file:
+        file.write(text)
+    return path
+
+
+def rows(n, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, 48)).astype(np.float32)
+
+
+class ShareTest(unittest.TestCase):
+    def test_every_fifth_request_that_chooses_nothing_runs_unfused(self):
+        with tempfile.TemporaryDirectory() as folder, Daemon([write_model(folder, "m", "{unfused_share: 0.2}")]) as daemon:
+            client = triton.connect(daemon)
+            ran = []
+            for _ in range(40):
+                with self.assertRaises(triton.InferenceServerException):  # what is refused takes no turn
+                    triton.infer(client, "m", {"x": rows(2)[:, :40]})
+                ran.append(triton.parameters(triton.infer(client, "m", {"x": rows(2)}))["fusion"])
+            chosen = [triton.parameters(triton.infer(client, "m", {"x": rows(2)}, parameters={"fusion": fusion}))["fusion"]
+                      for fusion in ("on", "off") * 5]
+            metrics = daemon.metrics()
+            client.close()
+        self.assertEqual(ran, (["on"] * 4 + ["off"]) * 8)
+        self.assertEqual(chosen, ["on", "off"] * 5)
+        self.assertEqual(series(metrics, "fusewire_infer_accepted_total", "m", "off"), 8 + 5)
+        self.assertEqual(series(metrics, "fusewire_infer_accepted_total", "m", "on"), 40 + 32 + 5)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -3,9 +3,11 @@
 #include "base/clock.h"
 #include "base/hist.h"
 #include "base/ring.h"
+#include "base/share.h"
 #include "base/slab.h"
 #include "base/wake.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -156,6 +158,49 @@ static void hist_percentiles_are_within_a_bucket(void **state) {
   assert_int_equal(hist_percentile(&hist, 1.0), UINT64_MAX);
 }
 
+// In every window of every length: never more than one away from n times the share.
+static void a_share_is_exact_in_every_window(void **state) {
+  (void)state;
+  enum { N = 3000 };
+  static const double parts[] = {0, 0.001, 0.05, 0.1, 1.0 / 3, 0.5, 0.9, 0.999, 1};
+  for (size_t p = 0; p < sizeof parts / sizeof *parts; p++)
+    for (uint64_t seed = 0; seed < 3; seed++) {
+      static int taken[N + 1]; // among the first i
+      struct share share;
+      share_init(&share, parts[p], seed);
+      for (int i = 0; i < N; i++)
+        taken[i + 1] = taken[i] + share_takes(&share);
+      for (int from = 0; from < N; from += 7)
+        for (int to = from + 1; to <= N; to += 11) {
+          double expected = parts[p] * (to - from);
+          assert_true(fabs(taken[to] - taken[from] - expected) < 1 + 1e-4);
+        }
+    }
+  struct share fifth, none, all;
+  share_init(&fifth, 0.2, 0);
+  for (int i = 1; i <= 100; i++)
+    assert_int_equal(share_takes(&fifth), i % 5 == 0);
+  share_init(&none, 0, 7);
+  share_init(&all, 1, 7);
+  for (int i = 0; i < 1000; i++)
+    assert_true(!share_takes(&none) && share_takes(&all));
+}
+
+static void a_seed_moves_a_share(void **state) {
+  (void)state;
+  struct share a, same, other;
+  share_init(&a, 0.1, 1);
+  share_init(&same, 0.1, 1);
+  share_init(&other, 0.1, 2);
+  int differ = 0;
+  for (int i = 0; i < 100; i++) {
+    bool taken = share_takes(&a);
+    assert_int_equal(share_takes(&same), taken);
+    differ += share_takes(&other) != taken;
+  }
+  assert_true(differ > 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(error_message_is_cut_at_a_character),
@@ -165,6 +210,8 @@ int main(void) {
       cmocka_unit_test(ring_and_wake_lose_nothing),
       cmocka_unit_test(ring_refuses_when_full),
       cmocka_unit_test(wake_wait_ends_at_its_time),
+      cmocka_unit_test(a_share_is_exact_in_every_window),
+      cmocka_unit_test(a_seed_moves_a_share),
       cmocka_unit_test(hist_percentiles_are_within_a_bucket),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

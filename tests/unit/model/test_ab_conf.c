@@ -1,0 +1,88 @@
+// The key `ab` of a model file.
+#include "unit/conf/collect.h"
+
+#include "model/model.h"
+
+static struct collect collected;
+static struct server_conf conf;
+static char folder[256], path[300];
+
+static int setup(void **state) {
+  (void)state;
+  snprintf(folder, sizeof folder, "%s", temp_folder());
+  snprintf(path, sizeof path, "%s/m.yaml", folder);
+  server_conf_defaults(&conf);
+  return 0;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  unlink(path);
+  return rmdir(folder);
+}
+
+// A model whose lines 2 and on are these.
+static struct model *parse(const char *lines) {
+  char text[2048];
+  struct model *model = NULL;
+  snprintf(text, sizeof text,
+           "name: m\n%s\nweights: {synthetic: {}}\n"
+           "inputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\n"
+           "graph:\n  - linear: {weights: l, features: 4, out: y}\noutputs: [y]\n",
+           lines);
+  write_file(path, text, strlen(text));
+  collected = (struct collect){0};
+  enum status status = model_parse(path, &conf, NULL, collect_error, &collected, &model);
+  assert_int_equal(status == STATUS_OK, model != NULL);
+  return model;
+}
+
+static struct model *accepts(const char *lines) {
+  struct model *model = parse(lines);
+  assert_string_equal(collected.text, "");
+  assert_non_null(model);
+  return model;
+}
+
+static void refuses(const char *lines, const char *errors) {
+  struct model *model = parse(lines);
+  if (model) model_put(model);
+  assert_null(model);
+  assert_string_equal(collected.text, errors);
+}
+
+static void a_share_may_run_unfused(void **state) {
+  (void)state;
+  struct model *model = accepts("fusion: ab\nab: {unfused_share: 0.5}");
+  assert_false(share_takes(&model->unfused));
+  assert_true(share_takes(&model->unfused));
+  model_put(model);
+  model = accepts("fusion: ab");
+  assert_false(share_takes(&model->unfused) || share_takes(&model->unfused));
+  model_put(model);
+}
+
+static void it_is_for_models_with_both_plans(void **state) {
+  (void)state;
+  refuses("ab: {unfused_share: 0.5}", "2:1: ab: needs fusion: ab, which loads both plans\n");
+  refuses("fusion: auto\nab: {unfused_share: 0.5}",
+          "3:1: ab: needs fusion: ab, which loads both plans\n");
+}
+
+static void mistakes_are_told(void **state) {
+  (void)state;
+  refuses("fusion: ab\nab: 3", "3:5: ab: expected a map (key: value), found 3\n");
+  refuses("fusion: ab\nab: {unfused_share: 1.5, sede: 1, seed: -1}",
+          "3:26: ab.sede: unknown key \"sede\"; did you mean \"seed\"?\n"
+          "3:21: ab.unfused_share: expected a number from 0 to 1, found 1.5\n"
+          "3:41: ab.seed: expected an integer from 0 to 9223372036854775807, found -1\n");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_share_may_run_unfused),
+      cmocka_unit_test(it_is_for_models_with_both_plans),
+      cmocka_unit_test(mistakes_are_told),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
