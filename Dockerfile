@@ -15,6 +15,7 @@ FROM ${BUILD_BASE} AS build-cpu
 RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
       gcc libc6-dev cmake ninja-build pkg-config libuv1-dev libnghttp2-dev libprotobuf-c-dev \
       protobuf-c-compiler libyaml-dev libssl-dev libdnnl-dev libjansson-dev libmicrohttpd-dev \
+      libcurl4-openssl-dev \
     && rm -rf /var/lib/apt/lists/*
 COPY . /source
 RUN cd /source && cmake --preset release -DFUSEWIRE_TESTS=OFF && cmake --build build/release \
@@ -37,6 +38,7 @@ FROM ${CUDA_BUILD_BASE} AS build-cuda
 RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
       gcc g++ libc6-dev cmake ninja-build pkg-config libuv1-dev libnghttp2-dev libprotobuf-c-dev \
       protobuf-c-compiler libyaml-dev libssl-dev libjansson-dev libmicrohttpd-dev \
+      libcurl4-openssl-dev \
     && rm -rf /var/lib/apt/lists/*
 COPY . /source
 ARG CUDA_LATE="libnvrtc.so.13 libnvrtc-builtins.so.13.0 libcublasLt.so.13"

@@ -8,6 +8,7 @@ pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1>=0.2.5)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(MICROHTTPD REQUIRED IMPORTED_TARGET libmicrohttpd)
 pkg_check_modules(OPENSSL REQUIRED IMPORTED_TARGET openssl)
+pkg_check_modules(CURL REQUIRED IMPORTED_TARGET libcurl>=7.87)
 find_program(PROTOC_C NAMES protoc-c REQUIRED)
 
 # oneDNN has no pkg-config file in Debian; 2.6 and 3.x both work (kernels/cpu/onednn.c). Without it the CPU's products are

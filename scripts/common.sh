@@ -42,7 +42,7 @@ progress_ticks() {
 # --- Debian and Ubuntu packages ------------------------------------------------------------------
 PACKAGES_BUILD=(build-essential cmake ninja-build pkg-config ccache libuv1-dev libnghttp2-dev
   libprotobuf-c-dev protobuf-c-compiler libyaml-dev libssl-dev libdnnl-dev libjansson-dev
-  libmicrohttpd-dev libcmocka-dev)
+  libmicrohttpd-dev libcurl4-openssl-dev libcmocka-dev)
 PACKAGES_PYTHON=(python3 python3-venv)
 PACKAGES_DEMO=(fortunes)
 PACKAGES_FUZZ=(clang libclang-rt-dev)

@@ -10,6 +10,7 @@
 #include "sched/executor.h"
 #include "sched/needs.h"
 #include "secrets.h"
+#include "traces.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -27,6 +28,7 @@ struct daemon {
   struct api api;
   struct net *net;
   struct secrets secrets;
+  struct exporter *exporter; // of traces; NULL: none
   struct executor *executors[LIMIT_DEVICES];
   int n_executors;
   struct reloader reloader;
@@ -172,6 +174,7 @@ static enum status open_network(struct daemon *daemon, struct error *err) {
                                 .n_loops = (int)conf->loops,
                                 .methods = api_methods,
                                 .n_methods = api_n_methods,
+                                .trace = exporter_trace(daemon->exporter),
                                 .app = &daemon->api,
                                 .reap = api_reap,
                                 .busy = api_busy,
@@ -200,6 +203,7 @@ static enum status open_network(struct daemon *daemon, struct error *err) {
                           .connection_age_grace_ms = conf->connection_age_grace_ms,
                           .auth = daemon->secrets.auth};
   status = net_open(&options, &daemon->net, err);
+  if (status == STATUS_OK) status = exporter_start(daemon->exporter, net_port(daemon->net), err);
   if (status != STATUS_OK) return status;
   struct wake *wakes[LIMIT_LOOPS];
   for (int i = 0; i < options.n_loops; i++)
@@ -288,6 +292,7 @@ static enum status bring_up(struct daemon *daemon, struct error *err) {
   daemon->reloader.api = &daemon->api;
   reloader_init(&daemon->reloader);
   enum status status = api_open(&daemon->api, &options, err);
+  if (status == STATUS_OK) status = traces_open(daemon->conf, &daemon->exporter, err);
   if (status == STATUS_OK) status = open_network(daemon, err);
   if (status != STATUS_OK) return status;
   add_gauges(daemon);
@@ -343,7 +348,7 @@ static bool drain_delay(const struct server_conf *conf, const sigset_t *signals)
 }
 
 struct watcher {
-  struct net *net;
+  struct daemon *daemon;
   const sigset_t *signals;
   _Atomic bool done;
 };
@@ -353,18 +358,23 @@ static void *watcher_main(void *arg) {
   struct watcher *watcher = arg;
   while (!atomic_load(&watcher->done)) {
     int number = sigwaitinfo(watcher->signals, NULL);
-    if (asks_for_the_end(number)) net_drain(watcher->net, 0);
+    if (!asks_for_the_end(number)) continue;
+    net_drain(watcher->daemon->net, 0);
+    exporter_abandon(watcher->daemon->exporter);
   }
   return NULL;
 }
 
-// Returns the number of calls that were cut off.
+// Returns the number of calls that were cut off. What time is left is for the traces.
 static int drain_network(struct daemon *daemon, const sigset_t *signals, int64_t timeout_ms) {
-  struct watcher watcher = {.net = daemon->net, .signals = signals};
+  struct watcher watcher = {.daemon = daemon, .signals = signals};
   pthread_t thread;
+  int64_t until_ns = clock_now_ns() + timeout_ms * NS_PER_MS;
   bool watching = pthread_create(&thread, NULL, watcher_main, &watcher) == 0;
   net_drain(daemon->net, timeout_ms);
   int cut_off = net_join(daemon->net);
+  int64_t flush_ns = clock_now_ns() + daemon->conf->trace_timeout_ms * NS_PER_MS;
+  exporter_flush(daemon->exporter, flush_ns < until_ns ? flush_ns : until_ns);
   if (watching) {
     atomic_store(&watcher.done, true);
     pthread_kill(thread, SIGNAL_WAKE);
@@ -392,6 +402,7 @@ static void tear_down(struct daemon *daemon) {
   for (int i = 0; i < daemon->n_executors; i++)
     executor_stop(daemon->executors[i]);
   if (daemon->net) net_close(daemon->net);
+  exporter_close(daemon->exporter);
   secrets_close(&daemon->secrets);
   for (int i = 0; i < daemon->n_executors; i++)
     executor_close(daemon->executors[i]);
@@ -473,23 +484,4 @@ enum exit_code daemon_run(const struct server_conf *conf) {
   tear_down(&daemon);
   if (code == EXIT_GOOD) log_info("ended", "in good order");
   return code;
-}
-
-enum exit_code daemon_check(const struct server_conf *conf, int n_errors) {
-  struct parts parts = {.conf = conf};
-  struct error err;
-  secrets_check(conf, &n_errors);
-  if (parts_open_devices(&parts, &err) != STATUS_OK)
-    daemon_report(&err, &n_errors);
-  else
-    n_errors += parts_parse_models(&parts);
-  if (n_errors == 0) {
-    int n_models = registry_count(parts.registry);
-    printf("ok: %d model%s, device %s\n", n_models, n_models == 1 ? "" : "s",
-           parts.devices.backend->name);
-  } else {
-    fprintf(stderr, "%d error%s\n", n_errors, n_errors == 1 ? "" : "s");
-  }
-  parts_close(&parts);
-  return n_errors == 0 ? EXIT_GOOD : EXIT_BAD_INPUT;
 }

@@ -82,6 +82,7 @@ static void request_fail(struct call *call, struct request *request, enum status
     return;
   }
   infer_count(request, status, message);
+  infer_trace(call, request, status);
   call_fail(call, status, message);
   infer_release(request);
 }
@@ -92,6 +93,7 @@ static void request_answer(const struct api *api, struct call *call, struct requ
     return;
   }
   infer_count(request, STATUS_OK, "");
+  infer_trace(call, request, STATUS_OK);
   infer_reply(api, call, request, infer_release);
 }
 

@@ -44,6 +44,12 @@ void infer_release(void *request);
 void infer_cancel(struct request *request); // nobody waits for it any more
 // Into the model's metrics, and into the log if it is to be there. Each request passes here once.
 void infer_count(const struct request *request, enum status status, const char *message);
+// Into the call's span, if it is traced; before the call is answered.
+void infer_trace(const struct call *call, const struct request *request, enum status status);
+// A span of its own within the call's, for a request of a stream (NULL: refused before it was one).
+// `call` NULL: it is gone, and its span with it.
+void infer_trace_item(struct call *call, const struct request *request, enum status status,
+                      const char *message);
 // infer_log.c: which requests are logged, and their lines; rate-limited as all lines are.
 enum infer_log { INFER_LOG_NONE, INFER_LOG_FAILED, INFER_LOG_ALL };
 void infer_log_setup(enum infer_log what);

@@ -82,6 +82,7 @@ static void answer_first(struct infer_stream *stream, struct call *call) {
   stream->n--;
   if (!call && status == STATUS_OK) status = STATUS_CANCELLED; // nobody got it
   if (request) infer_count(request, status, item->text);
+  infer_trace_item(call, request, status, item->text);
   if (call && status != STATUS_OK) answer_error(call, item);
   if (!request) {
     stream_put(stream);

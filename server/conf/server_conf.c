@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum key_type { TYPE_INT, TYPE_STR, TYPE_ENUM, TYPE_BOOL };
+enum key_type { TYPE_INT, TYPE_REAL, TYPE_STR, TYPE_ENUM, TYPE_BOOL };
 
 struct key {
   const char *path; // "section.name"
@@ -15,18 +15,24 @@ struct key {
   int64_t def, min, max;
   const char *text; // default of a string, words of an enum
   const char *unit, *help;
+  double real_def, real_min, real_max;
 };
 
 #define AT(field) offsetof(struct server_conf, field)
 static const struct key keys[] = {
 #define KEY_INT(path, field, def, min, max, unit, help)                                            \
-  {#path, TYPE_INT, AT(field), def, min, max, NULL, unit, help},
-#define KEY_STR(path, field, def, help) {#path, TYPE_STR, AT(field), 0, 0, 0, def, "", help},
+  {#path, TYPE_INT, AT(field), def, min, max, NULL, unit, help, 0, 0, 0},
+#define KEY_REAL(path, field, def, min, max, help)                                                 \
+  {#path, TYPE_REAL, AT(field), 0, 0, 0, NULL, "", help, def, min, max},
+#define KEY_STR(path, field, def, help)                                                            \
+  {#path, TYPE_STR, AT(field), 0, 0, 0, def, "", help, 0, 0, 0},
 #define KEY_ENUM(path, field, def, words, help)                                                    \
-  {#path, TYPE_ENUM, AT(field), def, 0, 0, words, "", help},
-#define KEY_BOOL(path, field, def, help) {#path, TYPE_BOOL, AT(field), def, 0, 0, NULL, "", help},
+  {#path, TYPE_ENUM, AT(field), def, 0, 0, words, "", help, 0, 0, 0},
+#define KEY_BOOL(path, field, def, help)                                                           \
+  {#path, TYPE_BOOL, AT(field), def, 0, 0, NULL, "", help, 0, 0, 0},
 #include "conf/keys.def"
 #undef KEY_INT
+#undef KEY_REAL
 #undef KEY_STR
 #undef KEY_ENUM
 #undef KEY_BOOL
@@ -45,6 +51,9 @@ void server_conf_defaults(struct server_conf *conf) {
     switch (key->type) {
     case TYPE_INT:
       *(int64_t *)field = key->def;
+      break;
+    case TYPE_REAL:
+      *(double *)field = key->real_def;
       break;
     case TYPE_STR:
       snprintf(field, STR_BYTES, "%s", key->text);
@@ -66,6 +75,9 @@ static void read_value(struct conf_report *report, const struct key *key,
   switch (key->type) {
   case TYPE_INT:
     (void)conf_int(report, node, key->min, key->max, field);
+    break;
+  case TYPE_REAL:
+    (void)conf_float(report, node, key->real_min, key->real_max, field);
     break;
   case TYPE_STR:
     if (conf_text(report, node, STR_BYTES, true, &text)) snprintf(field, STR_BYTES, "%s", text);
@@ -190,6 +202,18 @@ static void check_cards(struct conf_report *report, const struct conf_node *root
             LIMIT_DEVICES - 1, conf->gpus);
 }
 
+// The rest of it is the exporter's to understand (fusewired asks it).
+static void check_endpoint(struct conf_report *report, const struct conf_node *root,
+                           const struct server_conf *conf) {
+  const struct conf_node *section = conf_find(root, "trace");
+  const struct conf_node *node = section != NULL ? conf_find(section, "endpoint") : NULL;
+  const char *text = conf->trace_endpoint;
+  if (node == NULL || text[0] == '\0' || strncmp(text, "http://", 7) == 0 ||
+      strncmp(text, "https://", 8) == 0)
+    return;
+  conf_fail(report, node, "expected http:// or https:// and a host, found \"%.100s\"", text);
+}
+
 // What no single key's range can say.
 static void check_together(struct conf_report *report, const struct conf_node *root,
                            const struct server_conf *conf) {
@@ -225,6 +249,7 @@ enum status server_conf_load(const char *path, struct server_conf *conf,
   check_address(&report, root, "listen", conf->listen, false);
   check_address(&report, root, "admin", conf->admin, true);
   check_cards(&report, root, conf);
+  check_endpoint(&report, root, conf);
   if (report.n_errors == 0) check_together(&report, root, conf);
   conf_free(doc);
   return report.n_errors == 0 ? STATUS_OK : STATUS_INVALID_ARGUMENT;
@@ -260,6 +285,9 @@ static void put_key(struct text *text, const struct key *key) {
     put(text, "  # %s%s%lld..%lld %s\n", help, gap, (long long)key->min, (long long)key->max,
         key->unit);
     break;
+  case TYPE_REAL:
+    put(text, "  # %s%s%g..%g\n", help, gap, key->real_min, key->real_max);
+    break;
   case TYPE_ENUM:
     put(text, "  # %s%sone of %s\n", help, gap, key->text);
     break;
@@ -273,6 +301,8 @@ static void put_key(struct text *text, const struct key *key) {
   put(text, "  %s: ", key->path + section_bytes(key) + 1);
   if (key->type == TYPE_INT)
     put(text, "%lld\n", (long long)key->def);
+  else if (key->type == TYPE_REAL)
+    put(text, "%.1f\n", key->real_def);
   else if (key->type == TYPE_STR)
     put(text, "\"%s\"\n", key->text);
   else if (key->type == TYPE_BOOL)

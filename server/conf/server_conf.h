@@ -8,11 +8,13 @@
 
 struct server_conf {
 #define KEY_INT(path, field, def, min, max, unit, help) int64_t field;
+#define KEY_REAL(path, field, def, min, max, help) double field;
 #define KEY_STR(path, field, def, help) char field[1024];
 #define KEY_ENUM(path, field, def, words, help) int field;
 #define KEY_BOOL(path, field, def, help) bool field;
 #include "conf/keys.def"
 #undef KEY_INT
+#undef KEY_REAL
 #undef KEY_STR
 #undef KEY_ENUM
 #undef KEY_BOOL

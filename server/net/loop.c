@@ -6,6 +6,7 @@
 //   deadline
 #include "base/log.h"
 #include "net/internal.h"
+#include "obs/trace.h"
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -196,6 +197,7 @@ enum status loop_open(struct net *net, int index, struct error *err) {
       .limits = &options->limits,
       .methods = net->methods,
       .app = options->app,
+      .trace = trace_source_of(options->trace, index),
       .total = &net->total,
       .host_alloc = options->host_alloc,
       .host_free = options->host_free,

@@ -20,6 +20,7 @@
 
 struct net;
 struct tls_files;
+struct trace;
 
 struct net_options {
   // gRPC: "host:port", "[::1]:port"; port 0: a free one (net_port).
@@ -32,7 +33,8 @@ struct net_options {
   struct rpc_limits limits;
   const struct method *methods; // borrowed for the life of the net
   int n_methods;
-  void *app; // handed to handlers, reap and the admin callbacks
+  struct trace *trace; // spans of calls (obs/trace.h); borrowed; NULL: none
+  void *app;           // handed to handlers, reap and the admin callbacks
   // Loop thread `loop`, soon after net_loop_wake(net, loop) was signalled: pick up finished
   // requests, find their calls with call_find(rpc, ref), answer. Answers of one reap leave in one
   // write per connection. May be NULL.

@@ -156,6 +156,11 @@ static void table_families(struct expo *expo) {
     expo_family(expo, #name, "counter", help);                                                     \
     expo_text(expo, #name " %llu\n", (unsigned long long)load(&rpc_metrics.field));                \
   }
+#define TRACE_COUNTER(name, field, help)                                                           \
+  {                                                                                                \
+    expo_family(expo, #name, "counter", help);                                                     \
+    expo_text(expo, #name " %llu\n", (unsigned long long)load(&trace_metrics.field));              \
+  }
 #include "obs/metrics.def"
 }
 

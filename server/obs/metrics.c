@@ -7,6 +7,7 @@
 #include <string.h>
 
 struct rpc_metrics rpc_metrics;
+struct trace_metrics trace_metrics;
 struct metrics_registry metrics_registry;
 
 struct model_metrics *metrics_model_add(const char *model, const char *version, const char *fusion,

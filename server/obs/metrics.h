@@ -49,8 +49,14 @@ struct rpc_metrics { // per process, updated by rpc/ and net/
 };
 extern struct rpc_metrics rpc_metrics;
 
+struct trace_metrics { // per process, updated by obs/trace and the exporter
+  _Atomic uint64_t exported, failed, dropped;
+};
+extern struct trace_metrics trace_metrics;
+
 // One batch: bytes through device memory (estimated), operations, time of computing.
 void metrics_batch_work(struct model_metrics *metrics, double bytes, double flops, int64_t ns);
+
 // Control thread. Registered metrics live as long as the process: a model that is loaded again, or
 // in the place of another of the same name, version, mode and device, goes on with the same ones.
 // NULL: no memory, or METRICS_MODELS are there.

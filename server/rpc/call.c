@@ -43,6 +43,10 @@ const char *call_traceparent(const struct call *call) {
   return call->traceparent;
 }
 
+struct trace_span *call_trace(const struct call *call) {
+  return call->trace;
+}
+
 void *call_app(struct call *call) {
   return call->rpc->app;
 }

@@ -18,6 +18,7 @@
 
 struct call;
 struct rpc;
+struct trace_span;
 
 // What makes a method a stream. Without it (NULL) it is unary: one message each way.
 struct method_stream {
@@ -46,7 +47,9 @@ int64_t call_deadline_ns(const struct call *call); // CLOCK_NEVER: none. Absolut
 int64_t call_headers_ns(const struct call *call);  // when HEADERS arrived
 int64_t call_message_ns(const struct call *call);  // when the message was complete
 const char *call_traceparent(const struct call *call); // of the client's trace; "": none
-void *call_app(struct call *call);                     // the `app` pointer given to rpc_open
+// What the handler may add to; NULL: this call is not traced. Gone with the call's answer.
+struct trace_span *call_trace(const struct call *call);
+void *call_app(struct call *call); // the `app` pointer given to rpc_open
 int call_loop(const struct call *call);
 struct rpc *call_rpc(const struct call *call);
 void call_on_cancel(struct call *call, void (*hook)(void *arg), void *arg);

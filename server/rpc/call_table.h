@@ -3,6 +3,7 @@
 #ifndef RPC_CALL_TABLE_H
 #define RPC_CALL_TABLE_H
 
+#include "obs/trace.h"
 #include "rpc/deadline.h"
 #include "rpc/grpc.h"
 #include "rpc/rpc.h"
@@ -32,8 +33,9 @@ struct call {
   void (*cancel)(void *arg);
   void *cancel_arg;
   char traceparent[GRPC_TRACEPARENT_BYTES + 1]; // W3C Trace Context; empty: none came
-  struct answer *answer; // of a stream: the first of those that have not left
-  struct stream *stream; // NULL: unary
+  struct answer *answer;    // of a stream: the first of those that have not left
+  struct stream *stream;    // NULL: unary
+  struct trace_span *trace; // NULL: not traced
 };
 
 #define CALL_TABLE_CHUNK 256

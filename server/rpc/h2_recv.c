@@ -58,6 +58,7 @@ void h2_call_end(struct call *call) {
   grpc_framer_drop(&call->framer, &h2->room);
   if (call->stream) stream_close(call);
   if (call->answer) out_ref_put(&call->answer->ref);
+  if (call->trace) trace_end(h2->rpc->trace, call->trace, clock_now_ns());
   unlink_call(h2, call);
   call_table_put(&h2->rpc->calls, call);
 }
@@ -197,9 +198,17 @@ static bool welcome(const struct h2 *h2, const struct call *call) {
          strncmp(call->method->path, health, sizeof health - 1) == 0;
 }
 
+static void begin_trace(struct h2 *h2, struct call *call) {
+  call->trace = trace_begin(h2->rpc->trace, call->traceparent, call->headers_ns);
+  if (!call->trace) return;
+  call->trace->method = call->method ? call->method->path : NULL;
+  call->trace->status = STATUS_CANCELLED; // unless somebody answers
+}
+
 // The header list is complete: refuse now what can be refused, before its body is read.
 static void headers_done(struct h2 *h2, struct call *call) {
   const struct header_block *block = &h2->headers;
+  if (h2->rpc->trace) begin_trace(h2, call);
   if (block->over_limit)
     fail_header_limit(h2, call);
   else if (!block->is_post)

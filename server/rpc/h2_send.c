@@ -102,6 +102,7 @@ static ssize_t read_answer(nghttp2_session *session, int32_t stream_id, uint8_t 
 static void answered(struct call *call, enum status code) {
   call->state = CALL_ANSWERED;
   call->cancel = NULL;
+  if (call->trace) call->trace->status = code;
   deadline_remove(&call->rpc->deadlines, &call->deadline);
   atomic_fetch_add_explicit(&rpc_metrics.calls_finished[code], 1, memory_order_relaxed);
   call->rpc->dirty(call->h2->owner);
@@ -148,6 +149,8 @@ void h2_call_fail(struct call *call, enum status code, const char *message) {
   FW_ASSERT(call->state == CALL_RECEIVING || call->state == CALL_HANDLING);
   if (!call->message_ns) // no handler has seen it
     grpc_framer_drop(&call->framer, &call->h2->room);
+  if (call->trace)
+    trace_put_text(call->trace->text, sizeof call->trace->text, message, strlen(message));
   if (call->stream && call->stream->begun) {
     stream_forget(call);
     h2_stream_finish(call, code, message);

@@ -15,6 +15,7 @@ struct rpc {
   struct rpc_limits limits;
   const struct method_table *methods;
   void *app;
+  struct trace_source *trace; // NULL: no traces
   void (*dirty)(void *owner);
   struct slab_pool *pool;
   struct mem_pool *mem;

@@ -84,6 +84,7 @@ enum status rpc_open(const struct rpc_options *options, struct rpc **out, struct
   rpc->limits = *options->limits;
   rpc->methods = options->methods;
   rpc->app = options->app;
+  rpc->trace = options->trace;
   rpc->dirty = options->dirty;
   call_table_init(&rpc->calls);
   deadline_heap_init(&rpc->deadlines);
@@ -145,6 +146,10 @@ int rpc_loop_index(const struct rpc *rpc) {
 
 void *rpc_app(const struct rpc *rpc) {
   return rpc->app;
+}
+
+struct trace_source *rpc_trace(const struct rpc *rpc) {
+  return rpc->trace;
 }
 
 size_t rpc_used_bytes(const struct rpc *rpc) {

@@ -20,6 +20,7 @@ struct rpc_limits {
 };
 
 struct rpc;
+struct trace_source;
 
 // ---- for handlers and `reap` ----
 
@@ -28,6 +29,7 @@ struct call *call_find(struct rpc *rpc, struct call_ref ref);
 struct slab_pool *rpc_pool(struct rpc *rpc);
 int rpc_loop_index(const struct rpc *rpc);
 void *rpc_app(const struct rpc *rpc);
+struct trace_source *rpc_trace(const struct rpc *rpc); // NULL: no traces
 
 // ---- for net/ ----
 
@@ -37,7 +39,8 @@ struct rpc_options {
   const struct rpc_limits *limits;    // copied
   const struct method_table *methods; // borrowed
   void *app;
-  struct budget *total; // limits.total_bytes of the whole process; borrowed
+  struct trace_source *trace; // of this loop; borrowed; NULL: no traces
+  struct budget *total;       // limits.total_bytes of the whole process; borrowed
   void *(*host_alloc)(void *arg, size_t bytes);
   void (*host_free)(void *arg, void *memory, size_t bytes);
   void *host_arg;

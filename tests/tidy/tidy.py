@@ -24,7 +24,8 @@ ARROWS = {
     "rpc": ["base", "obs"],
     "net": ["rpc", "conf", "base", "obs"],
     "api": ["rpc", "sched", "model", "explain", "proto", "base", "obs"],
-    "main": ["net", "api", "explain"],
+    "trace": ["proto", "base", "obs"],
+    "main": ["net", "api", "explain", "trace"],
     "client": ["base", "proto"],
 }
 # Single headers of plain data that a layer may see out of order.
@@ -38,7 +39,8 @@ LIBRARIES = {
     r"(oneapi/)?dnnl": r"kernels/cpu/onednn|tests/kernels/|bench/",
     r"yaml\.h": r"server/conf/",
     r"microhttpd\.h": r"server/net/",
-    r"protobuf-c/": r"server/api/|client/|tests/",
+    r"protobuf-c/": r"server/(api|trace)/|client/|tests/",
+    r"curl/": r"server/trace/",
     r"cuda|nvrtc|cublas": r"server/backend/cuda/|kernels/(cuda|common|ptx|gemm|attention|norm|elementwise)|"
                           r"tests/kernels/cuda/|bench/",
 }

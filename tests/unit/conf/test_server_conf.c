@@ -69,6 +69,9 @@ static void values_replace_defaults(void **state) {
   assert_int_equal(conf.batch_max_requests, 64); // untouched
   assert_int_equal(conf.log_format, 1);
   assert_true(conf.triton_names);
+  assert_int_equal(load_text("trace: {sampling: 0.25, endpoint: 'http://a:1/x'}\n"), STATUS_OK);
+  assert_true(conf.trace_sampling == 0.25);
+  assert_string_equal(conf.trace_endpoint, "http://a:1/x");
 }
 
 static void sections_of_comments_only_are_fine(void **state) {
@@ -96,6 +99,9 @@ static void every_mistake_is_told_with_its_place(void **state) {
           "3:10: server.loops: expected an integer from 1 to 16, found 0\n"
           "4:16: server.drain_delay: expected an integer from 0 to 600000, found soon\n"
           "5:14: log.level: expected one of debug, info, warn, error, found loud\n");
+  refuses("trace: {sampling: 1.5, endpoint: 'a:1'}\n",
+          "1:19: trace.sampling: expected a number from 0 to 1, found 1.5\n"
+          "1:34: trace.endpoint: expected http:// or https:// and a host, found \"a:1\"\n");
   refuses("device: {kind: gpu}\n", // no misspelt "cpu"
           "1:16: device.kind: expected one of auto, cpu, cuda, found gpu\n");
   refuses("server: 5\n", "1:9: server: expected a map (key: value), found 5\n");
