@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define PAYLOAD_BYTES_MAX ((size_t)256 << 20) // of all synthetic requests together
 
@@ -87,6 +88,17 @@ static enum status make_from_files(struct bench *bench, struct error *err) {
   return status;
 }
 
+// Our server says in its metadata which plans a model has. Others say nothing, and are believed.
+static enum status check_both_plans(const struct bench *bench, struct error *err) {
+  const char *fusion = oip_property(&bench->model, "fusion");
+  if (!fusion || strcmp(fusion, "ab") == 0) return STATUS_OK;
+  return error_set(
+      err, STATUS_FAILED_PRECONDITION,
+      "--ab compares two plans, and model %s is served with fusion: %s, which has one; "
+      "its file needs fusion: ab",
+      bench->options.model, fusion);
+}
+
 static enum status make_requests(struct bench *bench, struct error *err) {
   const struct bench_options *o = &bench->options;
   bench->rng.state = (uint64_t)o->seed;
@@ -95,9 +107,11 @@ static enum status make_requests(struct bench *bench, struct error *err) {
                                .version = o->version,
                                .outputs = &o->outputs,
                                .fusion = {o->ab ? "on" : o->fusion, o->ab ? "off" : NULL}};
-  if (o->inputs.n) return make_from_files(bench, err);
+  if (o->inputs.n && !o->ab) return make_from_files(bench, err);
   enum status status = oip_model_metadata(bench->net, o->model, o->version, &bench->model, err);
+  if (status == STATUS_OK && o->ab) status = check_both_plans(bench, err);
   if (status != STATUS_OK) return status;
+  if (o->inputs.n) return make_from_files(bench, err);
   if (bench->model.n_inputs == 0) {
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "the server's metadata of %s lists no inputs; use --input", o->model);

@@ -154,6 +154,13 @@ enum status oip_model_metadata(struct net *net, const char *name, const char *ve
                    OIP_TENSORS, TENSOR_RANK);
 }
 
+const char *oip_property(const struct oip_model *model, const char *key) {
+  for (int i = 0; i < model->n_properties; i++) {
+    if (strcmp(model->properties[i].key, key) == 0) return model->properties[i].value;
+  }
+  return NULL;
+}
+
 // RepositoryIndex is Triton's extension; its messages (models=1 {name=1 version=2 state=3}) are
 // read by hand.
 static void copy_slice(char *out, size_t out_bytes, struct slice text) {

@@ -59,6 +59,7 @@ MUST_USE enum status oip_model_ready(struct net *net, const char *name, const ch
 // INVALID_ARGUMENT when the reply has more tensors or dimensions than this client handles.
 MUST_USE enum status oip_model_metadata(struct net *net, const char *name, const char *version,
                                         struct oip_model *out, struct error *err);
+const char *oip_property(const struct oip_model *model, const char *key); // NULL: not there
 // UNIMPLEMENTED where the server lacks the extension.
 MUST_USE enum status oip_repository_index(struct net *net, struct oip_index *out,
                                           struct error *err);

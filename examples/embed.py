@@ -55,7 +55,9 @@ def main():
     arguments.add_argument("--model", default="minilm")
     arguments.add_argument("--tokenizer", required=True)
     given = arguments.parse_args()
-    sentences = given.sentences or [line.strip() for line in sys.stdin if line.strip()]
+    sentences = [text for text in given.sentences or map(str.strip, sys.stdin) if text.strip()]
+    if not sentences:
+        arguments.error("no sentence to embed: give some as arguments, or one a line on standard input")
     encoded = open_tokenizer(given.tokenizer).encode_batch(sentences)
     client = triton.InferenceServerClient(given.server)
     vectors, cost = embed(client, given.model, *pad([e.ids[:sum(e.attention_mask)] for e in encoded]))

@@ -9,13 +9,24 @@
 #define LEAST_ROWS 32
 #define ROWS_STEP 4 // a measurement speaks for batches of half to twice its size
 
-static void print_rates(const struct device_rates *rates) {
+// Only of dtypes that the device computes in: other rates are defaults, which nothing reads.
+static void print_products(const struct device_rates *rates, const struct plan_caps *caps) {
+  static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+  const char *gap = "";
+  printf("GFLOP/s: products ");
+  for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+    if (!caps->dtype_ok[dtypes[i]]) continue;
+    printf("%s%s %.1f", gap, dtype_name(dtypes[i]), rates->product[dtypes[i]] / 1e9);
+    gap = ", ";
+  }
+  printf("; row programs %.1f, epilogues %.1f\n", rates->vector / 1e9, rates->epilogue / 1e9);
+}
+
+static void print_rates(const struct device_rates *rates, const struct plan_caps *caps) {
   printf("GB/s: read %.1f, two reads a write %.1f, copy %.1f, write %.1f, cache %.1f\n",
          rates->read / 1e9, rates->triad / 1e9, rates->copy / 1e9, rates->write / 1e9,
          rates->cache / 1e9);
-  printf("GFLOP/s: products fp32 %.1f, fp16 %.1f, bf16 %.1f; row programs %.1f, epilogues %.1f\n",
-         rates->product[DTYPE_F32] / 1e9, rates->product[DTYPE_F16] / 1e9,
-         rates->product[DTYPE_BF16] / 1e9, rates->vector / 1e9, rates->epilogue / 1e9);
+  print_products(rates, caps);
   printf("%.2f us a step; a product with a gate runs at %.2f of a plain one's rate\n",
          rates->launch_us, rates->fused_product);
 }
@@ -48,7 +59,7 @@ static enum status tune(struct parts *parts, struct error *err) {
     return error_set(err, STATUS_INVALID_ARGUMENT, "nothing was measured");
   enum status status = devices_measure(devices, err);
   if (status != STATUS_OK) return status;
-  print_rates(&devices->facts.rates);
+  print_rates(&devices->facts.rates, &devices->backend->caps(devices->list[0])->plan);
   for (int i = 0; i < registry_count(parts->registry) && status == STATUS_OK; i++)
     if (registry_at(parts->registry, i))
       status = tune_model(devices, registry_at(parts->registry, i), err);

@@ -14,7 +14,7 @@ struct output_room {
   int64_t dims[LIMIT_TENSOR_RANK];
 };
 
-#define N_PARAMETERS 4
+#define N_PARAMETERS 5
 struct config_room {
   struct input_room inputs[LIMIT_MODEL_INPUTS];
   struct output_room outputs[LIMIT_MODEL_OUTPUTS];
@@ -85,7 +85,8 @@ static void parameter_add(struct config_room *room, const char *key, const char 
 static void parameters_fill(const struct model *model, struct config_room *room) {
   char number[32];
   parameter_add(room, "compute", dtype_name(model->compute));
-  parameter_add(room, "fusion", fusion_name(model->fusion_default));
+  parameter_add(room, "fusion", model->fusion_word);
+  parameter_add(room, "fusion_default", fusion_name(model->fusion_default));
   snprintf(number, sizeof number, "%d", model->max_seqlen);
   parameter_add(room, "max_sequence_length", number);
   snprintf(number, sizeof number, "%d", model->max_request_rows);

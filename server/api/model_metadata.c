@@ -33,7 +33,7 @@ static void tensors_fill(const struct signature_tensor *from, int32_t n, struct 
   }
 }
 
-#define N_PROPERTIES 7
+#define N_PROPERTIES 8
 struct property_room {
   property_entry entries[N_PROPERTIES], *list[N_PROPERTIES];
   char text[N_PROPERTIES][256];
@@ -57,7 +57,8 @@ static void properties_fill(const struct api *api, const struct model *model,
   if (api->device_name[0]) property_add(room, "device_name", api->device_name);
   if (api->fallback[0]) property_add(room, "device_fallback", api->fallback);
   property_add(room, "compute", dtype_name(model->compute));
-  property_add(room, "fusion", fusion_name(model->fusion_default));
+  property_add(room, "fusion", model->fusion_word);
+  property_add(room, "fusion_default", fusion_name(model->fusion_default));
   snprintf(number, sizeof number, "%d", model->max_seqlen);
   property_add(room, "max_sequence_length", number);
   snprintf(number, sizeof number, "%d", model->max_request_rows);

@@ -2,6 +2,7 @@
 // is answered at once from the embedded descriptors, by reference.
 #include "api/descriptors.h"
 #include "api/handlers.h"
+#include "rpc/wire.h"
 
 #include "reflection_v1.pb-c.h"
 #include <stdlib.h>
@@ -11,6 +12,7 @@ typedef Grpc__Reflection__V1__ServerReflectionRequest question;
 typedef Grpc__Reflection__V1__ServerReflectionResponse answer;
 #define CASE(what) GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##what
 #define ANSWER_IS(what) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##what
+#define STRINGS (1u << 1 | 1u << 3 | 1u << 4 | 1u << 6 | 1u << 7) // fields of a question
 #define QUESTION_BYTES 4096 // names are far shorter; protobuf-c copies what it is given
 #define QUEUED_MOST 16      // answers that the client has not read
 
@@ -169,6 +171,15 @@ void reflection_info(struct call *call, void *app) {
   struct slice message = call_message(call);
   if (message.bytes > QUESTION_BYTES) {
     call_finish(call, STATUS_INVALID_ARGUMENT, "a question of more than 4096 bytes");
+    return;
+  }
+  struct error err;
+  enum status status = wire_check_strings(message, STRINGS, &err);
+  if (status != STATUS_OK) {
+    call_finish(call, status,
+                status == STATUS_INVALID_ARGUMENT
+                    ? "a name in the question contains a NUL byte; names have none"
+                    : "the message is not a ServerReflectionRequest, or a name is not UTF-8");
     return;
   }
   question *asked =

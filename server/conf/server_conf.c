@@ -1,5 +1,6 @@
 // config/server.yaml: the rows of keys.def as defaults, parser and documented default file.
 #include "conf/server_conf.h"
+#include "conf/places.h"
 #include "conf/yaml.h"
 
 #include <stdio.h>
@@ -158,24 +159,6 @@ static void read_models(struct conf_report *report, const struct conf_node *root
   }
 }
 
-// host:port, [ipv6]:port or :port, as net/ takes them; said here so that --check finds it.
-static bool is_address(const char *text) {
-  const char *colon = strrchr(text, ':');
-  if (colon == NULL || colon[1] == '\0' || strlen(colon + 1) > 5) return false;
-  if (colon[1 + strspn(colon + 1, "0123456789")] != '\0' || strtol(colon + 1, NULL, 10) > 65535)
-    return false;
-  if (text[0] == '[') return colon > text + 2 && colon[-1] == ']';
-  return memchr(text, ':', (size_t)(colon - text)) == NULL;
-}
-
-static void check_address(struct conf_report *report, const struct conf_node *root, const char *key,
-                          const char *value, bool may_be_empty) {
-  const struct conf_node *section = conf_find(root, "server");
-  const struct conf_node *node = section != NULL ? conf_find(section, key) : NULL;
-  if (node == NULL || is_address(value) || (may_be_empty && value[0] == '\0')) return;
-  conf_fail(report, node, "expected host:port, [ipv6]:port or :port, found \"%.100s\"", value);
-}
-
 // "0,2": numbers below LIMIT_DEVICES, each once.
 static bool is_card_list(const char *text) {
   unsigned seen = 0;
@@ -246,8 +229,7 @@ enum status server_conf_load(const char *path, struct server_conf *conf,
   for (int i = 0; i < N_KEYS; i++)
     if (i == 0 || !same_section(&keys[i - 1], &keys[i])) read_section(&report, root, i, conf);
   read_models(&report, root, path, conf);
-  check_address(&report, root, "listen", conf->listen, false);
-  check_address(&report, root, "admin", conf->admin, true);
+  places_check(&report, root, conf);
   check_cards(&report, root, conf);
   check_endpoint(&report, root, conf);
   if (report.n_errors == 0) check_together(&report, root, conf);

@@ -56,6 +56,7 @@ struct model {
   // auto_is}. All plans[] are built, so the traffic and the costs of all are known.
   bool fusion_available[FUSION_MODES];
   enum fusion_mode fusion_default; // of requests that name none; never FUSION_AUTO
+  char fusion_word[8];             // as its file has it: on, off, ab or auto
   // Whose plan FUSION_AUTO's comes out the same as; else FUSION_AUTO. Requests of that mode run as
   // this one, in batches with its own.
   enum fusion_mode auto_is;

@@ -67,7 +67,9 @@ static void read_modes(struct loader *l) {
               dtype_name(l->model->compute));
   word = 0;
   enum { WORD_ON, WORD_OFF, WORD_AB, WORD_AUTO };
+  static const char *const words[] = {"on", "off", "ab", "auto"};
   if (fusion != NULL) (void)conf_enum(l->report, fusion, "on|off|ab|auto", &word);
+  snprintf(l->model->fusion_word, sizeof l->model->fusion_word, "%s", words[word]);
   l->model->fusion_available[FUSION_ON] = word == WORD_ON || word == WORD_AB;
   l->model->fusion_available[FUSION_OFF] = word == WORD_OFF || word == WORD_AB;
   l->model->fusion_available[FUSION_AUTO] = word == WORD_AUTO || word == WORD_AB;

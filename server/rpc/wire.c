@@ -408,6 +408,19 @@ enum status wire_split_names(struct slice message, struct wire_names *out, struc
   return got == 0 ? STATUS_OK : malformed(err, "protobuf message", "a field");
 }
 
+enum status wire_check_strings(struct slice message, uint32_t strings, struct error *err) {
+  struct reader reader = reader_of(message);
+  struct field field;
+  int got;
+  while ((got = field_next(&reader, &field)) > 0) {
+    uint32_t number = field.key >> 3;
+    if ((field.key & 7) != TYPE_BYTES || number > 31 || !(strings >> number & 1)) continue;
+    enum status status = text_check(field.bytes, true, "name", err);
+    if (status != STATUS_OK) return status;
+  }
+  return got == 0 ? STATUS_OK : malformed(err, "protobuf message", "a field");
+}
+
 // ---- typed contents ----
 struct typed_sink {
   enum wire_typed kind;

@@ -77,6 +77,10 @@ struct wire_names {
 MUST_USE enum status wire_split_names(struct slice message, struct wire_names *out,
                                       struct error *err);
 
+// A message that a parser makes C strings of: the fields of `strings` (bit n: field n) must be
+// UTF-8 without NUL bytes, which would make one name of two.
+MUST_USE enum status wire_check_strings(struct slice message, uint32_t strings, struct error *err);
+
 // Typed contents of one kind (TYPED_INT32, TYPED_INT64 or TYPED_FP32) into `out`, room for
 // `n_elements` in their own type (int32_t, int64_t, float). *found is how many were sent, also when
 // that is more or fewer than n_elements (then nothing past the room is written). INTERNAL when a

@@ -60,6 +60,12 @@ SERVER_FAULTS = {
     "alias bomb": ("a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
         f"{new}: &{new} [*{old}, *{old}, *{old}, *{old}, *{old}, *{old}, *{old}, *{old}]\n"
         for old, new in zip("abcdefgh", "bcdefghi")), None, []),
+    # A label of 64 letters is no name, whatever a resolver knows.
+    "host that does not resolve": (f"server:\n  listen: {'x' * 64}.test:8001\n", 2, ["server.listen", "xxx.test", "host"]),
+    "Unix path that is too long": (f"server:\n  unix: /{'x' * 107}\n", 2, ["server.unix", "108 bytes", "at most 107"]),
+    "repository that is not there": ("server: {repository: /nowhere/models}\n", 1,
+                                     ["server.repository", "/nowhere/models", "No such file"]),
+    "repository that is no folder": ("server: {repository: /dev/null}\n", 1, ["server.repository", "no folder"]),
     "deep nesting": ("server: " + "[" * 2000 + "]" * 2000 + "\n", None, []),
 }
 

@@ -20,8 +20,18 @@ class ClientTest(unittest.TestCase):
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
         cls.folder = cls.temporary.name
-        models = [tiny_bert.write(cls.folder), f"{MODELS}/block.yaml"]
+        models = [tiny_bert.write(cls.folder), f"{MODELS}/block.yaml", *map(cls.write_block, ("on", "off", "auto"))]
         cls.daemon = Daemon(models).start()
+
+    @classmethod
+    def write_block(cls, fusion):
+        """block.yaml as block-FUSION."""
+        with open(f"{MODELS}/block.yaml") as file:
+            text = file.read().replace("name: block", f"name: block-{fusion}").replace("fusion: ab", f"fusion: {fusion}")
+        path = f"{cls.folder}/block-{fusion}.yaml"
+        with open(path, "w") as file:
+            file.write(text)
+        return path
 
     @classmethod
     def tearDownClass(cls):
@@ -49,6 +59,13 @@ class ClientTest(unittest.TestCase):
         for word in ("tiny", "input_ids", "INT64", "last_hidden_state", "sentence_embedding", "FP32"):
             self.assertIn(word, found.stdout)
         self.assertNotEqual(self.run_client("models", "--model", "nobody").returncode, 0)
+
+    def test_models_say_the_mode_of_their_file_and_what_requests_get(self):
+        for name, mode, default in (("block", "ab", "on"), ("block-on", "on", "on"), ("block-off", "off", "off"),
+                                    ("block-auto", "auto", None)):  # auto runs as what it comes out as
+            found = self.run_client("models", "--model", name)
+            self.assertIn(f"  fusion = {mode}\n", found.stdout)
+            self.assertIn(f"  fusion_default = {default or 'o'}", found.stdout)
 
     # ---- infer -----------------------------------------------------------------------------------
     def test_infer_from_npy_gives_what_triton_gives(self):
@@ -116,6 +133,18 @@ class ClientTest(unittest.TestCase):
         self.assertLessEqual(moved["low"], moved["ratio"])
         self.assertLessEqual(moved["ratio"], moved["high"])
         self.assertGreater(moved["ratio"], 1.0)
+
+    def test_ab_is_refused_at_once_where_there_is_one_plan(self):
+        x = f"{self.folder}/rows.npy"
+        np.save(x, np.zeros((1, 48), np.float32))
+        for mode in ("on", "off", "auto"):
+            before = self.accepted(f"block-{mode}")
+            for more in ([], ["--input", f"x={x}"]):
+                done, _ = self.bench("--ab", "--model", f"block-{mode}", "--duration", "60s", *more)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(f"model block-{mode} is served with fusion: {mode}, which has one; its file needs fusion: ab",
+                              done.stderr)
+            self.assertEqual(self.accepted(f"block-{mode}"), before)
 
     def test_csv(self):
         path = f"{self.folder}/bench.csv"

@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -45,6 +46,15 @@ class ClientsTest(unittest.TestCase):
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
+
+    # ---- the example that is shipped -------------------------------------------------------------
+    def test_the_example_without_a_sentence_says_so(self):
+        for text in ("", "  \n\n"):
+            done = subprocess.run([sys.executable, os.path.join(ROOT, "examples", "embed.py"), "--server", self.daemon.address,
+                                   "--tokenizer", "/nowhere.json"], input=text, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("no sentence to embed", done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
 
     # ---- an independent stack in Python ----------------------------------------------------------
     def test_grpclib(self):

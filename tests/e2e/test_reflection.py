@@ -101,7 +101,14 @@ class ReflectionTest(unittest.TestCase):
 
     def test_bad_messages_end_the_stream(self):
         raw = self.channel.stream_stream(METHODS[0])
-        for message, code in ((b"\xff\xff", grpc.StatusCode.INTERNAL), (bytes(5000), grpc.StatusCode.INVALID_ARGUMENT)):
+        bad_name = grpc.StatusCode.INVALID_ARGUMENT
+        for message, code in ((b"\xff\xff", grpc.StatusCode.INTERNAL), (bytes(5000), grpc.StatusCode.INVALID_ARGUMENT),
+                              (Request(host="x" * 5000).SerializeToString(), grpc.StatusCode.INVALID_ARGUMENT),
+                              # A C string would end at the NUL byte and name a file that is here.
+                              (Request(file_by_filename="open_inference.proto\0x").SerializeToString(), bad_name),
+                              (Request(file_containing_symbol="inference.ModelInferRequest\0").SerializeToString(), bad_name),
+                              (Request(host="a\0b", list_services="*").SerializeToString(), bad_name),
+                              (b"\x1a\x02\xc3\x28", grpc.StatusCode.INTERNAL)):
             with self.assertRaises(grpc.RpcError) as raised:
                 list(raw(iter([message]), timeout=30))
             self.assertEqual(raised.exception.code(), code)

@@ -54,6 +54,7 @@ class TritonTest(unittest.TestCase):
         self.assertEqual(config.WhichOneof("scheduling_choice"), "dynamic_batching")
         self.assertFalse(config.model_transaction_policy.decoupled)
         self.assertEqual(config.parameters["compute"].string_value, "fp32")
+        self.assertEqual([config.parameters[key].string_value for key in ("fusion", "fusion_default")], ["ab", "on"])
         echo_config = self.client.get_model_config("echo", "1").config
         self.assertEqual(list(echo_config.input[0].dims), [-1, 256])
         self.assertTrue(echo_config.input[0].allow_ragged_batch)

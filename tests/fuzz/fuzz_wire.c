@@ -20,6 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct error err;
   struct slice message = {data, size};
   if (wire_split_names(message, &names, &err) == STATUS_OK) check_slice(names.first, data, size);
+  (void)!wire_check_strings(message, 1u << 1 | 1u << 3, &err);
   if (wire_split(message, &infer, &err) != STATUS_OK) return 0;
   check_slice(infer.model_name, data, size);
   check_slice(infer.id, data, size);

@@ -137,6 +137,25 @@ static void addresses_are_checked(void **state) {
           "1:18: server.listen: expected host:port, [ipv6]:port or :port, found \"\"\n");
 }
 
+static void places_are_looked_at(void **state) {
+  (void)state;
+  char path[128], text[256], host[72];
+  memset(host, 'x', 64), host[64] = 0; // no label of a name is so long: nobody is asked
+  snprintf(text, sizeof text, "server: {admin: '%s:80'}\n", host);
+  assert_int_equal(load_text(text), STATUS_INVALID_ARGUMENT);
+  assert_non_null(strstr(collected.text, "1:17: server.admin: host \"xxx"));
+  memset(path, 'x', sizeof path);
+  snprintf(text, sizeof text, "server: {unix: '/%.106s'}\n", path);
+  assert_int_equal(load_text(text), STATUS_OK);
+  snprintf(text, sizeof text, "server: {unix: '/%.107s'}\n", path);
+  refuses(text, "1:16: server.unix: a path of 108 bytes; a Unix socket's has at most 107\n");
+  assert_int_equal(load_text("server: {repository: /tmp}\n"), STATUS_OK);
+  refuses("server: {repository: /nowhere/x}\n",
+          "1:22: server.repository: folder \"/nowhere/x\": No such file or directory\n");
+  refuses("server: {repository: /dev/null}\n",
+          "1:22: server.repository: \"/dev/null\" is no folder\n");
+}
+
 static void a_missing_file_is_not_found(void **state) {
   (void)state;
   collected = (struct collect){0};
@@ -155,6 +174,7 @@ int main(void) {
       cmocka_unit_test(models_are_relative_to_the_file),
       cmocka_unit_test(every_mistake_is_told_with_its_place),
       cmocka_unit_test(addresses_are_checked),
+      cmocka_unit_test(places_are_looked_at),
       cmocka_unit_test(a_missing_file_is_not_found),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -513,6 +513,24 @@ static void names_are_split(void **state) {
   assert_int_equal(wire_split_names(view(&message), &names, &err), STATUS_INTERNAL);
 }
 
+static void only_the_strings_of_a_message_are_looked_at(void **state) {
+  (void)state;
+  static struct bytes message;
+  message.n = 0;
+  put_text(&message, 1, "name");
+  put_text(&message, 2, "\xff"); // bytes
+  assert_int_equal(wire_check_strings(view(&message), 1u << 1 | 1u << 3, &err), STATUS_OK);
+  assert_int_equal(wire_check_strings(view(&message), 1u << 2, &err), STATUS_INTERNAL);
+  put_field(&message, 3, "a\0b", 3);
+  assert_int_equal(wire_check_strings(view(&message), 1u << 1, &err), STATUS_OK);
+  assert_int_equal(wire_check_strings(view(&message), 1u << 1 | 1u << 3, &err),
+                   STATUS_INVALID_ARGUMENT);
+  put_text(&message, 40, "\xff"); // no bit says anything of it
+  struct slice cut = {message.data, message.n - 1};
+  assert_int_equal(wire_check_strings(view(&message), 1u << 1, &err), STATUS_OK);
+  assert_int_equal(wire_check_strings(cut, 1u << 1, &err), STATUS_INTERNAL);
+}
+
 static void varint_lengths_are_right(void **state) {
   (void)state;
   for (int bit = 0; bit < 64; bit++) {
@@ -584,6 +602,7 @@ int main(void) {
       cmocka_unit_test(typed_contents_cut_inside_a_number_are_malformed),
       cmocka_unit_test(empty_contents_are_no_contents),
       cmocka_unit_test(names_are_split),
+      cmocka_unit_test(only_the_strings_of_a_message_are_looked_at),
       cmocka_unit_test(varint_lengths_are_right),
       cmocka_unit_test(written_parameters_are_read_back_by_protobuf_c),
       cmocka_unit_test(a_full_writer_stops),
