@@ -1,6 +1,7 @@
 # ./dev bench WHAT [arguments] : ours beside the peers in one run; results under bench/results/.
 #   cpu   MiniLM and a BERT-base shape beside PyTorch, onnxruntime, OpenVINO   (bench/peers/cpu.py --help)
 #   rpc   the gRPC path with an identity model beside gRPC C++                 (bench/peers/rpc.py --help)
+#   soak  ten minutes of abuse beside honest load: the conservation law, files, flat memory   (tests/harness/soak.py --help)
 #   ab    fused against unfused, in total and by kind of step                  (bench/ab.py --help)
 #   chain, reductions, epilogue, attention   fused against separate, measured against predicted   (bench/fusion.py --help)
 cmd_bench() {
@@ -8,11 +9,15 @@ cmd_bench() {
   shift || true
   case $what in
     cpu | rpc | ab) ;;
+    soak)
+      bench_soak "$@"
+      return
+      ;;
     chain | reductions | epilogue | attention)
       bench_fusion "$what" "$@"
       return
       ;;
-    *) die "which one? ./dev bench cpu|rpc|ab|chain|reductions|epilogue|attention" ;;
+    *) die "which one? ./dev bench cpu|rpc|ab|soak|chain|reductions|epilogue|attention" ;;
   esac
   mkdir -p "$FW_ROOT/bench/results"
   need_packages "${PACKAGES_BUILD[@]}" "${PACKAGES_DEMO[@]}"
@@ -51,6 +56,13 @@ build_grpc_peer() {
   # shellcheck disable=SC2046
   g++ -O2 -std=c++17 -I"$out" "$source/peer.cc" "$out/echo.pb.cc" "$out/echo.grpc.pb.cc" -o "$out/peer" \
     $(pkg-config --cflags --libs grpc++ protobuf) -lpthread
+}
+
+bench_soak() {
+  need_packages "${PACKAGES_BUILD[@]}"
+  need_python
+  build_preset release fusewired
+  "$FW_PYTHON" "$FW_ROOT/tests/harness/soak.py" "$@"
 }
 
 bench_ab() { "$FW_PYTHON" "$FW_ROOT/bench/ab.py" "$@"; }

@@ -139,7 +139,8 @@ struct watcher {
 };
 
 // The call is gone, or its connection is being drained.
-static void watcher_free(void *arg) {
+static void watcher_free(void *arg, enum status why) {
+  (void)why;
   struct watcher *watcher = arg;
   if (watcher->next) watcher->next->previous = watcher->previous;
   if (watcher->previous)

@@ -97,9 +97,9 @@ static void request_answer(const struct api *api, struct call *call, struct requ
   infer_reply(api, call, request, infer_release);
 }
 
-// What became of a request whose call is gone: reset, expired or cut off.
+// What became of a request whose call is gone: what its client was told, so that both count alike.
 static enum status gone_status(const struct request *request) {
-  if (request->deadline_ns <= request->t_ns[STAGE_DONE]) return STATUS_DEADLINE_EXCEEDED;
+  if (request->gone != STATUS_OK && request->gone != STATUS_CANCELLED) return request->gone;
   return request->status != STATUS_OK ? request->status : STATUS_CANCELLED;
 }
 
@@ -120,13 +120,14 @@ void infer_finished(struct api *api, struct rpc *rpc, struct request *request) {
 // ---- on the way in ----
 // The client reset the call, its connection died, or its deadline passed. The request itself comes
 // back in its own time.
-void infer_cancel(struct request *request) {
+void infer_cancel(struct request *request, enum status why) {
+  request->gone = why;
   atomic_store_explicit(&request->cancelled, true, memory_order_relaxed);
   if (request->executor) executor_note_cancel(request->executor);
 }
 
-static void request_cancel(void *arg) {
-  infer_cancel(arg);
+static void request_cancel(void *arg, enum status why) {
+  infer_cancel(arg, why);
 }
 
 // Outputs that need no step of the plan are complete as soon as their memory is: no device, no

@@ -41,7 +41,7 @@ void infer_reply(const struct api *api, struct call *call, struct request *reque
                  void (*done)(void *request));
 // Everything that a request holds goes back.
 void infer_release(void *request);
-void infer_cancel(struct request *request); // nobody waits for it any more
+void infer_cancel(struct request *request, enum status why); // nobody waits for it any more
 // Into the model's metrics, and into the log if it is to be there. Each request passes here once.
 void infer_count(const struct request *request, enum status status, const char *message);
 // Into the call's span, if it is traced; before the call is answered.

@@ -32,6 +32,7 @@ struct infer_stream {
   uint32_t refs; // the call, while it lives, and each item in the ring
   uint32_t first, n, limit;
   bool closed, draining;
+  enum status gone;           // why the call ended before its requests
   struct stream_item items[]; // [limit]
 };
 
@@ -80,7 +81,7 @@ static void answer_first(struct infer_stream *stream, struct call *call) {
   // It leaves the ring first: a call that ends in the middle of this finds the others only.
   stream->first = (stream->first + 1) % stream->limit;
   stream->n--;
-  if (!call && status == STATUS_OK) status = STATUS_CANCELLED; // nobody got it
+  if (!call && status == STATUS_OK) status = stream->gone; // nobody got it
   if (request) infer_count(request, status, item->text);
   infer_trace_item(call, request, status, item->text);
   if (call && status != STATUS_OK) answer_error(call, item);
@@ -153,12 +154,13 @@ static void left(struct call *call, void *arg) {
 // ---- in ----
 
 // The call is gone; its requests come back in their own time.
-static void cancelled(void *arg) {
+static void cancelled(void *arg, enum status why) {
   struct infer_stream *stream = arg;
   for (uint32_t i = 0; i < stream->n; i++) {
     struct stream_item *item = item_at(stream, i);
-    if (!item->done && item->request) infer_cancel(item->request);
+    if (!item->done && item->request) infer_cancel(item->request, why);
   }
+  stream->gone = why;
   stream->refs++;
   while (stream->n > 0 && item_at(stream, 0)->done)
     answer_first(stream, NULL);

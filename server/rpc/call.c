@@ -59,17 +59,17 @@ int call_loop(const struct call *call) {
   return call->rpc->loop;
 }
 
-void call_on_cancel(struct call *call, void (*hook)(void *arg), void *arg) {
+void call_on_cancel(struct call *call, cancel_hook hook, void *arg) {
   call->cancel = hook;
   call->cancel_arg = arg;
 }
 
-void call_cancel(struct call *call) {
+void call_cancel(struct call *call, enum status why) {
   FW_ASSERT(call->state == CALL_HANDLING);
-  void (*hook)(void *arg) = call->cancel;
+  cancel_hook hook = call->cancel;
   call->cancel = NULL;
   call->state = CALL_RECEIVING; // the hook must not find it, and h2_call_fail may still answer
-  if (hook) hook(call->cancel_arg);
+  if (hook) hook(call->cancel_arg, why);
 }
 
 void call_fail(struct call *call, enum status code, const char *message) {

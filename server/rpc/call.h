@@ -52,7 +52,9 @@ struct trace_span *call_trace(const struct call *call);
 void *call_app(struct call *call); // the `app` pointer given to rpc_open
 int call_loop(const struct call *call);
 struct rpc *call_rpc(const struct call *call);
-void call_on_cancel(struct call *call, void (*hook)(void *arg), void *arg);
+// `why`: what the client is told in the place of the handler's answer; STATUS_CANCELLED: nobody is.
+typedef void (*cancel_hook)(void *arg, enum status why);
+void call_on_cancel(struct call *call, cancel_hook hook, void *arg);
 
 // Answer OK with one message: `head` (copied) followed by `payload` slices (borrowed until `done`,
 // which is called exactly once on this loop thread, also when the stream or the connection dies

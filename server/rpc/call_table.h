@@ -4,6 +4,7 @@
 #define RPC_CALL_TABLE_H
 
 #include "obs/trace.h"
+#include "rpc/call.h"
 #include "rpc/deadline.h"
 #include "rpc/grpc.h"
 #include "rpc/rpc.h"
@@ -30,7 +31,7 @@ struct call {
   int64_t headers_ns, message_ns;
   const struct method *method;
   struct grpc_framer framer;
-  void (*cancel)(void *arg);
+  cancel_hook cancel;
   void *cancel_arg;
   char traceparent[GRPC_TRACEPARENT_BYTES + 1]; // W3C Trace Context; empty: none came
   struct answer *answer;    // of a stream: the first of those that have not left

@@ -47,7 +47,7 @@ void h2_call_end(struct call *call) {
   if (h2->headers.call == call) h2->headers.call = NULL;
   if (h2->recent == call) h2->recent = NULL;
   if (call->state != CALL_ANSWERED) {
-    if (call->state == CALL_HANDLING) call_cancel(call);
+    if (call->state == CALL_HANDLING) call_cancel(call, STATUS_CANCELLED);
     atomic_fetch_add_explicit(&rpc_metrics.calls_reset, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&rpc_metrics.calls_finished[STATUS_CANCELLED], 1,
                               memory_order_relaxed);

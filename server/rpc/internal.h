@@ -155,7 +155,8 @@ size_t h2_status_fields(nghttp2_nv fields[2], enum status code, uint8_t number[4
                         size_t text_bytes);
 
 // call.c
-void call_cancel(struct call *call); // runs the hook once; the call is then CALL_RECEIVING
+// Runs the hook once; the call is then CALL_RECEIVING. `why`: as for the hook.
+void call_cancel(struct call *call, enum status why);
 struct answer *answer_make(struct call *call, const void *head, size_t head_bytes,
                            const struct slice *payload, int n_payload);
 

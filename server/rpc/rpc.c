@@ -126,7 +126,7 @@ void rpc_expire(struct rpc *rpc, int64_t now_ns) {
     const char *text = call->state == CALL_HANDLING
                            ? "deadline passed before the answer was ready"
                            : "deadline passed before the message was complete";
-    if (call->state == CALL_HANDLING) call_cancel(call);
+    if (call->state == CALL_HANDLING) call_cancel(call, STATUS_DEADLINE_EXCEEDED);
     h2_call_fail(call, STATUS_DEADLINE_EXCEEDED, text);
   }
 }

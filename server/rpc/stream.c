@@ -52,7 +52,7 @@ bool call_send(struct call *call, const void *head, size_t head_bytes, const str
   FW_ASSERT(n_payload >= 0 && n_payload <= CALL_MAX_PAYLOAD);
   struct answer *answer = answer_make(call, head, head_bytes, payload, n_payload);
   if (!answer) {
-    call_cancel(call);
+    call_cancel(call, STATUS_RESOURCE_EXHAUSTED);
     h2_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory for the answer");
     if (done) done(arg);
     return false;
@@ -155,7 +155,7 @@ ssize_t stream_read(nghttp2_session *session, int32_t stream_id, uint8_t *buffer
 // ---- in ----
 
 static void fail_in(struct call *call, enum status code, const char *message) {
-  call_cancel(call);
+  call_cancel(call, code);
   h2_call_fail(call, code, message);
 }
 
@@ -304,7 +304,7 @@ void stream_drain(struct call *call) {
     return;
   }
   static const char text[] = "the server is shutting down";
-  call_cancel(call);
+  call_cancel(call, STATUS_UNAVAILABLE);
   if (call->stream->begun) // what waits still leaves
     h2_stream_finish(call, STATUS_UNAVAILABLE, text);
   else

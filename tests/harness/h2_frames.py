@@ -66,14 +66,19 @@ class Stream:
 
 class Connection:
     def __init__(self, port, settings=(), preface=True, window_updates=True, timeout=10.0, tls=None):
-        """`tls`: the certificate file to trust."""
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        """`port`: a number, or the path of a Unix socket. `tls`: the certificate file to trust."""
+        self.timeout = timeout
+        if isinstance(port, str):
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(timeout)
+            self.socket.connect(port)
+        else:
+            self.socket = socket.create_connection(("127.0.0.1", port), timeout)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls:
             context = ssl.create_default_context(cafile=tls)
             context.set_alpn_protocols(["h2"])
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
-        self.timeout = timeout
         self.encoder, self.decoder = hpack.Encoder(), hpack.Decoder()
         self.decoder.max_header_list_size = 1 << 20
         self.streams, self.goaways, self.pings, self.frames, self.settings = {}, [], [], [], {}
@@ -96,6 +101,7 @@ class Connection:
 
     def send(self, data):
         try:
+            self.socket.settimeout(self.timeout)  # not what was left of the last wait
             self.socket.sendall(data)
         except OSError:
             self.closed = True

@@ -11,7 +11,7 @@ struct call {
   struct slab *slab;
   struct slab_pool *pool;
   int64_t deadline_ns;
-  void (*cancel)(void *arg);
+  cancel_hook cancel;
   void *cancel_arg, *user, *app;
   int answers;
   enum status status;
@@ -72,7 +72,7 @@ struct rpc *call_rpc(const struct call *c) {
   (void)c;
   return NULL;
 }
-void call_on_cancel(struct call *c, void (*hook)(void *arg), void *arg) {
+void call_on_cancel(struct call *c, cancel_hook hook, void *arg) {
   c->cancel = hook;
   c->cancel_arg = arg;
 }

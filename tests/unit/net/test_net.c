@@ -48,7 +48,8 @@ static void handle_echo(struct call *call, void *arg) {
   call_reply(call, NULL, 0, &message, 1, slab_done, pair);
 }
 
-static void on_cancel(void *arg) {
+static void on_cancel(void *arg, enum status why) {
+  (void)why;
   ((struct app *)arg)->n_cancelled++;
 }
 

@@ -87,7 +87,8 @@ static void handle_echo(struct call *call, void *app) {
   echo_reply(call, loop);
 }
 
-static void on_cancel(void *arg) {
+static void on_cancel(void *arg, enum status why) {
+  (void)why;
   ((struct loopback *)arg)->n_cancelled++;
 }
 

@@ -1,0 +1,300 @@
+"""soak.py [--seconds N] [--out FILE]: mixed abuse beside honest load against the real daemon (./dev bench soak).
+
+Checked: honest clients get every answer; the law accepted = ok + failed + cancelled + in flight, and that the clients' count,
+ModelStatistics and /metrics agree; calls begun = calls ended; memory, files and connections are where they were; RSS is flat.
+"""
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+
+import grpc
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    __package__ = "harness"
+
+from . import abusers, h2_frames as h2
+from . import protobuf_bytes as pb
+from .authority import Authority
+from .daemon import Daemon, sanitized
+from .run import ROOT
+
+MODELS = ("honest", "stream", "wrong", "deadline", "cancel", "victim", "churn", "echo")
+WARM_SHARE = 0.25  # of the time: caches, arenas and the allocator find their size
+SLOPE_MIB_A_MINUTE = 0.5  # after that; and so much between the first and the last quarter of what is left:
+GROWTH_MIB = 4.0
+MIB = 1 << 20
+
+
+class Tally:
+    """What clients sent and how it ended, by model."""
+
+    def __init__(self):
+        self.lock, self.counts, self.ends = threading.Lock(), Counter(), {}
+
+    def sent(self, model, count=1):
+        with self.lock:
+            self.counts[model] += count
+
+    def ended(self, model, code):
+        with self.lock:
+            self.ends.setdefault(model, Counter())[code] += 1
+
+
+class World:
+    def __init__(self, folder):
+        self.folder, self.tally, self.over = folder, Tally(), threading.Event()
+        self.latencies, self.problems, self.bouts = [], [], Counter()
+        authority = Authority(folder)
+        self.certificate = os.path.join(folder, "ca.pem")
+        self.pairs = [authority.sign("server", 1001), authority.sign("renewed", 1002)]
+        self.unix = os.path.join(folder, "fusewire.sock")
+        with open(self.certificate, "rb") as file:
+            self.roots = file.read()
+        self.install_certificate(0)
+        for name in MODELS:
+            self.write_model(name)
+
+    def install_certificate(self, which):
+        for end, source in zip(("pem", "key"), self.pairs[which]):
+            target = os.path.join(self.folder, f"current.{end}")
+            with open(source, "rb") as read, open(target + ".new", "wb") as write:
+                write.write(read.read())
+            os.rename(target + ".new", target)
+
+    def write_model(self, name, broken=False, max_tokens=256):
+        path = os.path.join(self.folder, f"{name}.yaml")
+        shape, graph = "[batch, 48]", "mlp: {weights: mlp, hidden: 96, activation: gelu, norm: pre, residual: true, out: y}"
+        if name == "echo":
+            shape, graph, max_tokens = "[batch, seq, 256]", "identity: {out: y}", 4096
+            name = "echo\nmax_seqlen: 4096"
+        with open(path + ".new", "w") as file:
+            file.write(f"name: {name}\nweights: {{synthetic: {{seed: 7, scale: 0.05}}}}\nfusion: ab\n"
+                       f"batch: {{max_tokens: {max_tokens}}}\ninputs:\n"
+                       f"  - {{name: x, dtype: fp32, shape: {shape}}}\ngraph:\n  - {graph}\noutputs:\n  - y\n")
+            if broken:
+                file.write("colour: red\n")
+        os.rename(path + ".new", path)
+        return path
+
+    def start(self):
+        self.daemon = Daemon([os.path.join(self.folder, f"{name}.yaml") for name in MODELS], {
+            "server": {"unix": self.unix, "model_control": True, "loops": 2},
+            "tls": {"certificate": f"{self.folder}/current.pem", "key": f"{self.folder}/current.key"},
+            "limits": {"handshake_timeout": 2000, "request_timeout": 5000, "idle_timeout": 60000}}).start()
+        with grpc.insecure_channel(f"unix:{self.unix}") as channel:
+            reply = channel.unary_unary(abusers.INFER)(abusers.request("honest"), timeout=60)
+            self.tally.sent("honest")
+            self.tally.ended("honest", "OK")
+        self.answer = next(value for field, value in pb.fields(reply) if field == 6)
+
+    # ---- how actors reach it -----------------------------------------------------------------------------------------------
+    def connection(self, rng, **options):
+        if rng.random() < 0.5:
+            return h2.Connection(self.unix, timeout=120, **options)
+        return h2.Connection(self.daemon.grpc_port, tls=self.certificate, timeout=120, **options)
+
+    def channel(self, rng):
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        if rng.random() < 0.5:
+            return grpc.insecure_channel(f"unix:{self.unix}", options=options)
+        return grpc.secure_channel(f"localhost:{self.daemon.grpc_port}", grpc.ssl_channel_credentials(self.roots),
+                                   options=options)
+
+    def plain_socket(self, rng):
+        return h2.Connection(rng.choice([self.unix, self.daemon.grpc_port]), preface=False).socket
+
+    def problem(self, text):
+        with self.tally.lock:
+            if len(self.problems) < 50:
+                self.problems.append(text)
+
+    def act(self, actor, seed, pause):
+        rng = random.Random(seed)
+        while not self.over.is_set():
+            try:
+                actor(self, rng)
+            except Exception:  # a client that could not do what it was to do
+                self.problem(f"{actor.__name__}: {traceback.format_exc(limit=-3)}")
+            self.bouts[actor.__name__] += 1
+            self.over.wait(pause)
+
+    # ---- what it costs -----------------------------------------------------------------------------------------------------
+    def sample(self):
+        return self.daemon.proc("VmRSS") * 1024, len(os.listdir(f"/proc/{self.daemon.process.pid}/fd"))
+
+    def settle(self):
+        """Every connection closed, every model loaded, nothing in flight."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            metrics = self.daemon.metrics()
+            still = {name: value for name, value in metrics.items() if value and (
+                "_in_flight" in name or name in ("fusewire_connections", "fusewire_message_bytes"))}
+            opened = metrics["fusewire_connections_accepted_total"] - metrics["fusewire_connections_closed_total"]
+            if not still and opened == 0:
+                return metrics
+            time.sleep(0.1)
+        self.problem(f"60 s after the last client left: {still}, {opened:.0f} connections")
+        return metrics
+
+
+def finished(metrics, model):
+    """Ends of a model by status, over its fusion modes."""
+    ends = Counter()
+    for name, value in metrics.items():
+        if name.startswith("fusewire_infer_finished_total{") and f'model="{model}"' in name and value:
+            ends[name.split('code="')[1].split('"')[0]] += int(value)
+    return ends
+
+
+def total(metrics, name, model):
+    return int(sum(value for key, value in metrics.items() if key.startswith(name + "{") and f'model="{model}"' in key))
+
+
+def statistics(world):
+    """{model: (success, fail)} as ModelStatistics tells it."""
+    with grpc.insecure_channel(f"unix:{world.unix}") as channel:
+        reply = channel.unary_unary(abusers.SERVICE + "ModelStatistics")(b"", timeout=60)
+    found = {}
+    for _, message in pb.fields(reply):
+        entry = dict(pb.fields(message))
+        inner = dict(pb.fields(entry[6]))
+        found[entry[1].decode()] = tuple(dict(pb.fields(inner[field])).get(1, 0) for field in (1, 2))
+    return found
+
+
+def check_law(world, metrics, say):
+    """The law by model, and the three counts beside each other."""
+    told = statistics(world)
+    for model in MODELS:
+        accepted, in_flight = total(metrics, "fusewire_infer_accepted_total", model), total(
+            metrics, "fusewire_infer_in_flight", model)
+        ends, sent, seen = finished(metrics, model), world.tally.counts[model], world.tally.ends.get(model, Counter())
+        say(f"{model:9} clients sent {sent or '-':>7}, saw {dict(seen)}; accepted {accepted} = {dict(ends)} + {in_flight} in "
+            f"flight; ModelStatistics {told.get(model)}")
+        failed = sum(ends.values()) - ends["OK"]
+        rules = {"accepted = finished + in flight": accepted == sum(ends.values()) + in_flight,
+                 "nothing in flight": in_flight == 0,
+                 "ModelStatistics = /metrics": told.get(model) == (ends["OK"], failed), "it was called": accepted > 0}
+        if model in ("honest", "stream", "wrong"):
+            rules["the clients' count = /metrics"] = seen == ends and sent == accepted
+        if model in ("deadline", "churn"):  # what ended before its model was looked up is not the model's
+            rules["clients' OK = /metrics"] = seen["OK"] == ends["OK"]
+            rules["every call has one answer"] = sum(seen.values()) == sent >= accepted
+            rules["no end that clients did not see"] = all(seen[code] >= count for code, count in ends.items())
+        if model == "cancel":
+            rules["clients' count = accepted"] = sent == accepted == sum(seen.values())
+            rules["no answer lost"] = ends["OK"] >= seen["OK"] and not seen["LOST"]
+            rules["only OK and CANCELLED"] = set(ends) <= {"OK", "CANCELLED"}
+        for rule, holds in rules.items():
+            if not holds:
+                world.problem(f"{model}: {rule}: broken")
+    begun = int(metrics["fusewire_calls_started_total"])
+    ended = int(sum(value for name, value in metrics.items() if name.startswith("fusewire_calls_finished_total{")))
+    say(f"calls of any method: {begun} begun, {ended} ended")
+    if begun != ended:
+        world.problem("calls begun are not calls ended")
+
+
+def slope_a_minute(samples):
+    """Least squares over (seconds, bytes), in MiB a minute."""
+    n, mean_t, mean_b = len(samples), 0.0, 0.0
+    mean_t, mean_b = sum(t for t, _ in samples) / n, sum(b for _, b in samples) / n
+    spread = sum((t - mean_t) ** 2 for t, _ in samples)
+    return sum((t - mean_t) * (b - mean_b) for t, b in samples) / (spread or 1) * 60 / MIB
+
+
+def check_memory(world, samples, seconds, say):
+    warm = [(t, rss) for t, rss, _ in samples if t >= seconds * WARM_SHARE]
+    quarter = max(1, len(warm) // 4)
+    middle = [sorted(rss for _, rss in part)[len(part) // 2] / MIB for part in (warm[:quarter], warm[-quarter:])]
+    slope = slope_a_minute(warm)
+    say(f"RSS {samples[0][1] / MIB:.1f} MiB before; after warm-up median {middle[0]:.1f} MiB of the first quarter, "
+        f"{middle[1]:.1f} of the last, highest {max(rss for _, rss in warm) / MIB:.1f}; slope {slope:+.3f} MiB a minute")
+    if seconds >= 120 and not sanitized() and (slope > SLOPE_MIB_A_MINUTE or middle[1] - middle[0] > GROWTH_MIB):
+        world.problem(f"RSS is not flat: at most {SLOPE_MIB_A_MINUTE} MiB a minute and {GROWTH_MIB} MiB in all")
+
+
+def run(seconds, say=print, seed=1):
+    """Problems found, as texts."""
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(folder)
+        world.start()
+        try:
+            soak(world, seconds, say, seed)
+            world.daemon.stop()
+        finally:
+            world.daemon.kill()
+        return world.problems
+
+
+def soak(world, seconds, say, seed):
+    for path in (world.unix, world.daemon.grpc_port) * 4:  # libuv opens a file of its own with a loop's first connection
+        h2.Connection(path, preface=False).close()
+    world.settle()
+    before, began, samples = world.sample(), time.monotonic(), []
+    samples.append((0.0, *before))
+    threads = [threading.Thread(target=world.act, args=(actor, f"{seed}/{actor.__name__}/{i}", pause), daemon=True)
+               for actor, count, pause in abusers.ACTORS for i in range(count)]
+    for thread in threads:
+        thread.start()
+    while (now := time.monotonic() - began) < seconds and world.daemon.alive():
+        samples.append((now, *world.sample()))
+        time.sleep(min(0.5, seconds / 40))
+    world.over.set()
+    for thread in threads:
+        thread.join(150)
+    stuck = [thread for thread in threads if thread.is_alive()]
+    if stuck or not world.daemon.alive():
+        world.problem(f"{len(stuck)} clients are stuck" if stuck else "the daemon is dead")
+        return
+    metrics = world.settle()
+    after, end = world.sample(), time.monotonic() + 10
+    while after[1] > before[1] and time.monotonic() < end:  # the scrape itself has a socket for a moment
+        time.sleep(0.1)
+        after = world.sample()
+    say(f"{seconds} s, {metrics['fusewire_connections_accepted_total']:.0f} connections, bouts: {dict(world.bouts)}")
+    check_law(world, metrics, say)
+    check_memory(world, samples, seconds, say)
+    say(f"files open: {before[1]} before, at most {max(fds for _, _, fds in samples)}, {after[1]} after")
+    if after[1] > before[1]:
+        world.problem("files stay open")
+    served = sorted(world.latencies)
+    say(f"{len(served)} honest calls beside it, p50 {served[len(served) // 2] * 1e3:.1f} ms, p99 "
+        f"{served[int(len(served) * 0.99)] * 1e3:.1f} ms")
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--seconds", type=float, default=600)
+    arguments.add_argument("--seed", type=int, default=int(time.time()))
+    arguments.add_argument("--out", default="", help="also write there what was found")
+    given = arguments.parse_args()
+    lines = []
+
+    def say(text):
+        lines.append(text)
+        print(text, flush=True)
+
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    say(f"./dev bench soak --seconds {given.seconds:.0f} --seed {given.seed}, {time.strftime('%F %R', time.gmtime())}, {commit}, "
+        f"{os.cpu_count()} cores")
+    problems = run(given.seconds, say, given.seed)
+    for problem in problems:
+        say(f"PROBLEM: {problem}")
+    say("FAILED" if problems else "nothing wrong")
+    if given.out:
+        with open(given.out, "w") as file:
+            file.write("\n".join(lines) + "\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
