@@ -12,6 +12,9 @@ void model_free(struct model *model) {
   for (int d = 0; d < model->n_devices; d++)
     for (int m = 0; m < FUSION_MODES; m++)
       if (model->bound[d][m] != NULL) model->backend->unload(model->devices[d], model->bound[d][m]);
+  for (int d = 0; d < model->n_devices; d++)
+    for (int m = 0; m < FUSION_MODES; m++)
+      free(model->audit[d][m]);
   for (int m = 0; m < FUSION_MODES; m++)
     if (model->plans[m] != NULL) plan_free(model->plans[m]);
   weights_close(model->weights_owner);

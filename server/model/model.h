@@ -42,6 +42,7 @@ struct model_needs {
   uint8_t steps;                        // bit o: output o needs at least one step
 };
 
+struct audit_target;
 struct model {
   char name[LIMIT_NAME_BYTES];
   char version[32]; // "1" unless the file says otherwise
@@ -77,6 +78,8 @@ struct model {
   } batch;
   struct model_metrics *metrics[FUSION_MODES]; // obs/metrics
   struct model_needs needs[FUSION_MODES];      // filled by sched/needs before the model is served
+  // Blocks of audit/target, likewise; NULL without an audit. Freed with the model.
+  struct audit_target *audit[LIMIT_DEVICES][FUSION_MODES];
   _Atomic int refs;
   struct graveyard *graveyard; // where its last model_put leaves it; NULL: it is freed there
   struct model *next_dead;

@@ -180,6 +180,12 @@ static void gauge_families(struct expo *expo) {
   }
 }
 
+static void writer_parts(struct expo *expo) {
+  int n = atomic_load_explicit(&metrics_registry.n_writers, memory_order_acquire);
+  for (int i = 0; i < n; i++)
+    metrics_registry.writers[i](expo);
+}
+
 size_t metrics_expose(char *out, size_t out_bytes, bool triton_names) {
   struct expo expo = {out, out_bytes, 0};
   expo_family(&expo, "fusewire_build_info", "gauge", "Always 1; the version is the label.");
@@ -189,6 +195,7 @@ size_t metrics_expose(char *out, size_t out_bytes, bool triton_names) {
   table_families(&expo);
   calls_family(&expo);
   gauge_families(&expo);
+  writer_parts(&expo);
   process_families(&expo);
   if (triton_names) triton_families(&expo);
   return expo.used;

@@ -52,3 +52,10 @@ void metrics_gauge_add(const char *name, const char *help, const char *labels,
   metrics_registry.gauges[n] = (struct gauge){name, help, labels, read, arg};
   atomic_store_explicit(&metrics_registry.n_gauges, n + 1, memory_order_release);
 }
+
+void metrics_writer_add(void (*write)(struct expo *expo)) {
+  int n = atomic_load_explicit(&metrics_registry.n_writers, memory_order_relaxed);
+  if (n == METRICS_WRITERS) return;
+  metrics_registry.writers[n] = write;
+  atomic_store_explicit(&metrics_registry.n_writers, n + 1, memory_order_release);
+}

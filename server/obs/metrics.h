@@ -65,6 +65,10 @@ struct model_metrics *metrics_model_add(const char *model, const char *version, 
 // Gauges that are read when scraped (queue length, slab bytes, RSS); registered once by main.
 void metrics_gauge_add(const char *name, const char *help, const char *labels,
                        double (*read)(void *arg), void *arg);
+// A part of the text that another layer writes: called for every scrape, on its thread. Control
+// thread; at most METRICS_WRITERS.
+struct expo;
+void metrics_writer_add(void (*write)(struct expo *expo));
 // Prometheus text exposition 0.0.4; returns bytes needed (call again with more room when >
 // out_bytes). Any thread.
 size_t metrics_expose(char *out, size_t out_bytes, bool triton_names);

@@ -9,6 +9,8 @@
   (LIMIT_MODELS * 4)       // two modes, and as many again for models that replace others
 #define METRICS_GAUGES 256 // ten or so of each device
 
+#define METRICS_WRITERS 4
+
 struct gauge {
   const char *name, *help, *labels; // labels: `device="cpu"` or ""; static text
   double (*read)(void *arg);
@@ -20,6 +22,8 @@ struct metrics_registry {
   _Atomic int n_models;
   struct gauge gauges[METRICS_GAUGES];
   _Atomic int n_gauges;
+  void (*writers[METRICS_WRITERS])(struct expo *expo);
+  _Atomic int n_writers;
 };
 extern struct metrics_registry metrics_registry;
 

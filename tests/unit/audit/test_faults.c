@@ -1,0 +1,260 @@
+// Counters that lie, lose samples, go away or never were: what is reported then, and what is not.
+#include "rig.h"
+
+static const struct rig_batch plain = {.tokens = 10, .fusion = FUSION_ON, .ns = NS_PER_MS};
+
+static void opened(void) {
+  struct decoder_options options = rig_options();
+  rig_open(&options);
+}
+
+// Exactly twice: a session was seen to count like that.
+static void a_copy_counted_twice(void **state) {
+  (void)state;
+  opened();
+  fake_counters.factor = 2;
+  rig_idle(500 * NS_PER_MS);
+  assert_calibrated(false);
+  rig_load(&plain, 3 * NS_PER_S, 0);
+  rig_idle(4 * NS_PER_S);
+  assert_calibrated(false);
+  assert_int_equal(rig_outcomes[AUDIT_MEASURED], 0);
+  assert_true(rig_row(FUSION_ON)->unmeasured[AUDIT_UNCALIBRATED] > 0);
+  assert_int_equal(rig_logged("counted 2.0000 times read, 2.0000 written"), 1); // told once
+  assert_near(atomic_load(&decoder.stats.read_factor), 2, 1e-9);
+  assert_true(decoder.stats.calibrations_failed >= 2);
+  int starts = fake_counters.n_starts;
+  assert_true(starts >= 2 && starts < 8); // begun anew, ever later
+  fake_counters.factor = 1;
+  rig_idle(20 * NS_PER_S);
+  assert_calibrated(true);
+  assert_int_equal(rig_logged("audit_calibrated"), 1);
+  rig_load(&plain, NS_PER_S, 0);
+  assert_true(rig_outcomes[AUDIT_MEASURED] > 700);
+  assert_near(rig_sums(rig_row(FUSION_ON)).read / rig_sums(rig_row(FUSION_ON)).read_expected, 1,
+              0.01);
+}
+
+static void samples_by_another_clock(void **state) {
+  (void)state;
+  opened();
+  fake_counters.sample_offset_ns = NS_PER_MS / 2; // half the copy is before its stamps
+  rig_idle(3 * NS_PER_S);
+  assert_calibrated(false);
+  fake_counters.sample_offset_ns = -NS_PER_S; // another clock altogether
+  rig_idle(10 * NS_PER_S);
+  assert_calibrated(false);
+  assert_int_equal(decoder.stats.calibrations, 0);
+  assert_true(decoder.stats.calibrations_failed > 1);
+}
+
+static void lost_samples_are_seen_by_their_times(void **state) {
+  (void)state;
+  opened();
+  rig_idle(500 * NS_PER_MS);
+  rig_load(&plain, NS_PER_S, 0);
+  assert_calibrated(true);
+  int measured = rig_outcomes[AUDIT_MEASURED];
+  assert_true(measured > 700);
+  fake_counters.drop_from_ns = fake_device_ns() + 10 * NS_PER_MS; // and no flag tells
+  fake_counters.drop_to_ns = fake_counters.drop_from_ns + 3 * NS_PER_MS;
+  rig_load(&plain, 500 * NS_PER_MS, 0);
+  assert_int_equal(decoder.stats.losses, 1);
+  assert_calibrated(false);
+  assert_int_equal(rig_logged("samples were lost"), 1);
+  int after = rig_outcomes[AUDIT_MEASURED];
+  assert_true(after - measured < 300); // those before the loss
+  assert_true(rig_row(FUSION_ON)->unmeasured[AUDIT_LOST] >= 3);
+  rig_load(&plain, 400 * NS_PER_MS, 0);
+  assert_int_equal(rig_outcomes[AUDIT_MEASURED], after); // never without a copy
+  assert_true(rig_row(FUSION_ON)->unmeasured[AUDIT_UNCALIBRATED] > 0);
+  rig_idle(2 * NS_PER_S);
+  assert_calibrated(true);
+  assert_int_equal(fake_counters.n_copies, 2);
+  assert_int_equal(decoder.stats.calibrations, 2);
+  rig_load(&plain, NS_PER_S, 0);
+  assert_true(rig_outcomes[AUDIT_MEASURED] > after + 700);
+  assert_near(rig_sums(rig_row(FUSION_ON)).read / rig_sums(rig_row(FUSION_ON)).read_expected, 1,
+              0.01);
+}
+
+static void one_lost_sample_is_a_loss(void **state) {
+  (void)state;
+  opened();
+  rig_idle(500 * NS_PER_MS);
+  fake_counters.drop_from_ns = fake_device_ns() + 10 * NS_PER_MS;
+  fake_counters.drop_to_ns = fake_counters.drop_from_ns + INTERVAL_NS;
+  rig_load(&plain, 300 * NS_PER_MS, 0);
+  assert_int_equal(decoder.stats.losses, 1);
+  assert_calibrated(false);
+}
+
+// Copies cost time of the device: ever fewer of them where samples are lost again and again.
+static void losses_without_end(void **state) {
+  (void)state;
+  opened();
+  for (int i = 0; i < 600; i++) {
+    fake_counters.drop_from_ns = fake_device_ns() - 50 * NS_PER_MS;
+    fake_counters.drop_to_ns = fake_counters.drop_from_ns + NS_PER_MS;
+    rig_idle(100 * NS_PER_MS);
+  }
+  assert_true(decoder.stats.losses > 3);
+  assert_true(fake_counters.n_copies < 10);
+  assert_true(rig_logged("audit_uncalibrated") <= 1 + (int)decoder.stats.calibrations);
+}
+
+static void samples_stop_coming(void **state) {
+  (void)state;
+  opened();
+  rig_idle(500 * NS_PER_MS);
+  assert_calibrated(true);
+  fake_counters.silent = true;
+  rig_load(&plain, 2500 * NS_PER_MS, 0);
+  assert_calibrated(false);
+  assert_int_equal(rig_logged("samples have stopped coming"), 1);
+  fake_counters.silent = false;
+  rig_idle(6 * NS_PER_S);
+  assert_calibrated(true);
+}
+
+static void counters_that_go_away(void **state) {
+  (void)state;
+  opened();
+  rig_idle(500 * NS_PER_MS);
+  rig_load(&plain, NS_PER_S, 0);
+  int measured = rig_outcomes[AUDIT_MEASURED];
+  fake_counters.gone = true;
+  struct rig_batch b = plain;
+  b.wanted = true;
+  rig_load(&b, 300 * NS_PER_MS, 0);
+  assert_int_equal(atomic_load(&exchange.state), AUDIT_GONE);
+  assert_true(rig_outcomes[AUDIT_REFUSED] > 0);
+  assert_int_equal(rig_logged("audit_refused"), 1);
+  rig_load(&b, NS_PER_S, 0);
+  assert_int_equal(rig_logged("audit_refused"), 1);
+  assert_true(rig_outcomes[AUDIT_MEASURED] - measured < 300);
+}
+
+static void counters_that_are_somebody_elses(void **state) {
+  (void)state;
+  opened();
+  fake_counters.start_status = STATUS_UNAVAILABLE;
+  rig_idle(100 * NS_PER_MS);
+  assert_int_equal(atomic_load(&exchange.state), AUDIT_GONE);
+  assert_int_equal(rig_logged("somebody else's now"), 1);
+}
+
+static void a_copy_that_does_not_come_about(void **state) {
+  (void)state;
+  opened();
+  fake_counters.copy_fails = true;
+  rig_idle(4 * NS_PER_S);
+  assert_calibrated(false);
+  fake_counters.copy_fails = false;
+  rig_idle(4 * NS_PER_S);
+  assert_calibrated(true);
+}
+
+// A batch that fails gives back what it held, and nothing waits for its samples.
+static void a_batch_that_fails(void **state) {
+  (void)state;
+  opened();
+  rig_idle(500 * NS_PER_MS);
+  struct audit_batch *batch = rig_begin(&plain);
+  batch->failed = true;
+  exchange_end(&exchange, batch);
+  rig_load(&plain, 100 * NS_PER_MS, 0);
+  rig_idle(500 * NS_PER_MS);
+  assert_int_equal(rig_outcomes[AUDIT_NONE], 1);
+  assert_true(rig_outcomes[AUDIT_MEASURED] > 90);
+  // times that cannot be
+  batch = rig_begin(&plain);
+  batch->span.computed_ns = batch->span.computes_ns;
+  exchange_end(&exchange, batch);
+  rig_idle(500 * NS_PER_MS);
+  assert_int_equal(rig_outcomes[AUDIT_NONE], 2);
+}
+
+static void more_batches_than_there_is_room_for(void **state) {
+  (void)state;
+  opened();
+  rig_idle(500 * NS_PER_MS);
+  struct rig_batch tiny = {.tokens = 1, .ns = 10, .fusion = FUSION_ON};
+  int none = 0;
+  for (int i = 0; i < AUDIT_BATCHES + 100; i++) {
+    struct audit_batch *batch = rig_begin(&tiny);
+    none += batch == NULL;
+    rig_now_ns += 20;
+    if (batch) exchange_end(&exchange, batch);
+  }
+  assert_int_equal(none, 100);
+  rig_idle(500 * NS_PER_MS);
+  assert_int_equal(decoder.stats.batches_skipped, 100);
+  assert_int_equal(rig_outcomes[AUDIT_MEASURED], 0); // they cannot be told from those unknown
+  assert_int_equal(rig_row(FUSION_ON)->unmeasured[AUDIT_SKIPPED], AUDIT_BATCHES);
+  rig_load(&plain, 200 * NS_PER_MS, 0);
+  rig_idle(300 * NS_PER_MS);
+  assert_true(rig_outcomes[AUDIT_MEASURED] > 190);
+}
+
+// One that runs for longer than samples are kept for it.
+static void a_batch_of_four_seconds(void **state) {
+  (void)state;
+  opened();
+  rig_idle(500 * NS_PER_MS);
+  struct rig_batch slow = {.lane = 1, .tokens = 10, .ns = 4 * NS_PER_S, .fusion = FUSION_OFF};
+  rig_run(&plain);
+  rig_run(&slow);
+  rig_load(&plain, 200 * NS_PER_MS, 0);
+  rig_idle(500 * NS_PER_MS);
+  assert_int_equal(rig_sums(rig_row(FUSION_OFF)).batches + rig_outcomes[AUDIT_SKIPPED] +
+                       rig_outcomes[AUDIT_LOST],
+                   1);
+  assert_true(decoder.queue_n < DECODER_QUEUE);
+  assert_true(rig_sums(rig_row(FUSION_ON)).batches > 150);
+}
+
+static void refused_from_the_start(void **state) {
+  (void)state;
+  opened();
+  struct audit *audit = NULL;
+  struct audit_options options = {.mode = AUDIT_CONTINUOUS,
+                                  .backend = &rig_backend,
+                                  .name = "fake:1",
+                                  .lanes = 2,
+                                  .interval_ns = INTERVAL_NS,
+                                  .band = 0.1,
+                                  .cpu = 0.08};
+  fake_counters.open_status = STATUS_PERMISSION_DENIED;
+  assert_int_equal(audit_open(&options, &audit, NULL), STATUS_OK);
+  assert_int_equal(audit_state(audit), AUDIT_GONE);
+  assert_int_equal(audit_start(audit, NULL), STATUS_OK);
+  assert_int_equal(rig_logged("audit_refused"), 1);
+  assert_int_equal(rig_logged("insufficient privileges"), 1);
+  audit_stop(audit);
+  audit_close(audit);
+  rig_backend.counters = NULL; // a device without counters
+  assert_int_equal(audit_open(&options, &audit, NULL), STATUS_OK);
+  assert_int_equal(rig_logged("no counters of a device of kind fake"), 1);
+  audit_close(audit);
+}
+
+int main(void) {
+  test_random_seed(1130);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(a_copy_counted_twice, rig_close),
+      cmocka_unit_test_teardown(samples_by_another_clock, rig_close),
+      cmocka_unit_test_teardown(lost_samples_are_seen_by_their_times, rig_close),
+      cmocka_unit_test_teardown(one_lost_sample_is_a_loss, rig_close),
+      cmocka_unit_test_teardown(losses_without_end, rig_close),
+      cmocka_unit_test_teardown(samples_stop_coming, rig_close),
+      cmocka_unit_test_teardown(counters_that_go_away, rig_close),
+      cmocka_unit_test_teardown(counters_that_are_somebody_elses, rig_close),
+      cmocka_unit_test_teardown(a_copy_that_does_not_come_about, rig_close),
+      cmocka_unit_test_teardown(a_batch_that_fails, rig_close),
+      cmocka_unit_test_teardown(more_batches_than_there_is_room_for, rig_close),
+      cmocka_unit_test_teardown(a_batch_of_four_seconds, rig_close),
+      cmocka_unit_test_teardown(refused_from_the_start, rig_close),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
