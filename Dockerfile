@@ -11,12 +11,14 @@ ARG CUDA_BUILD_BASE=docker.io/nvidia/cuda:13.0.1-devel-ubuntu24.04
 ARG RUN_BASE=scratch
 
 # ---- cpu ------------------------------------------------------------------------------------------
-FROM ${BUILD_BASE} AS build-cpu
+FROM ${BUILD_BASE} AS packages-cpu
 RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
       gcc libc6-dev cmake ninja-build pkg-config libuv1-dev libnghttp2-dev libprotobuf-c-dev \
       protobuf-c-compiler libyaml-dev libssl-dev libdnnl-dev libjansson-dev libmicrohttpd-dev \
       libcurl4-openssl-dev \
     && rm -rf /var/lib/apt/lists/*
+
+FROM packages-cpu AS build-cpu
 COPY . /source
 RUN cd /source && cmake --preset release -DFUSEWIRE_TESTS=OFF && cmake --build build/release \
     && sh scripts/rootfs.sh build/release /rootfs

@@ -206,7 +206,10 @@ build_preset() {
   shift
   need_packages "${PACKAGES_BUILD[@]}"
   local options=("-DFUSEWIRE_PYTHON=$FW_PYTHON")
-  have ccache && options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
+  if have ccache; then # what two presets compile alike is compiled once
+    options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
+    export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$FW_ROOT} CCACHE_NOHASHDIR=1
+  fi
   if [[ $preset = cuda* ]]; then
     find_nvcc || die "no nvcc: PATH, CUDA_HOME and /usr/local/cuda were looked at (./dev test cuda fetches one)"
     options+=("-DCMAKE_CUDA_COMPILER=$CUDA_HOME/bin/nvcc")

@@ -2,21 +2,38 @@
 # then started from its own root file system, sent a request, and measured.
 FW_IMAGE_ROOT=$FW_CACHE/containers
 
+# ./dev image packages: only the build stage's system, which waits for package servers most of its time; ./dev test
+# has it made beside its first builds.
 cmd_image() {
   local base started=$SECONDS
   [ "$(id -u)" = 0 ] || image_skip "needs root (chroot)"
-  (($(sed -n 's/^CapEff:\t/0x/p' /proc/self/status) >> 21 & 1)) || image_skip "may not mount here (CAP_SYS_ADMIN)"
+  image_may_mount || image_skip "may not mount here (CAP_SYS_ADMIN)"
   try_packages "${PACKAGES_IMAGE[@]}" || true
   have buildah || image_skip "no buildah here"
   have debootstrap || image_skip "no debootstrap here"
   need_python
   base=$(image_base) || image_skip "debootstrap failed: see .cache/debootstrap.log"
+  if [ "${1:-}" = packages ]; then
+    image_build packages-cpu
+    return
+  fi
   say "building the Dockerfile's target cpu with buildah"
-  fw_buildah bud --layers --isolation chroot --target cpu --build-arg "BUILD_BASE=$base" \
-    -t localhost/fusewire:cpu "$FW_ROOT" >"$FW_CACHE/image.log" 2>&1 ||
-    { tail -n 30 "$FW_CACHE/image.log" >&2; die "buildah failed; the whole log is .cache/image.log"; }
+  image_build cpu -t localhost/fusewire:cpu
   note "built in $((SECONDS - started)) s"
   image_run
+}
+
+# image_build TARGET [option...] : one build at a time
+image_build() {
+  local target=$1 log=$FW_CACHE/image-$1.log
+  shift
+  flock "$FW_CACHE/image.lock" buildah --storage-driver vfs --root "$FW_IMAGE_ROOT" --runroot "$FW_IMAGE_ROOT/run" \
+    bud --layers --isolation chroot --target "$target" --build-arg "BUILD_BASE=$base" "$@" "$FW_ROOT" >"$log" 2>&1 ||
+    { tail -n 30 "$log" >&2; die "buildah failed; the whole log is ${log#"$FW_ROOT"/}"; }
+}
+
+image_may_mount() {
+  (($(sed -n 's/^CapEff:\t/0x/p' /proc/self/status) >> 21 & 1))
 }
 
 image_skip() {
@@ -30,6 +47,10 @@ fw_buildah() {
 
 # A minimal system of this host's kind as the build stage's base, made once. Prints the image's name.
 image_base() {
+  (flock 9 && image_base_locked) 9>"$FW_CACHE/image-base.lock"
+}
+
+image_base_locked() {
   local suite name tree=$FW_CACHE/debootstrap container components=main
   suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
   name=localhost/fusewire-base-$suite

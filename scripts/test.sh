@@ -16,6 +16,10 @@ cmd_test() {
   need_python
   (need_clients) || note "not every foreign client: the tests of those that lack are skipped"
   need_model || note "no model: the tests that need it are skipped"
+  if [[ " ${stages[*]} " = *" image "* && $(id -u) = 0 ]]; then
+    try_packages "${PACKAGES_IMAGE[@]}" "${PACKAGES_FUZZ[@]}" "${PACKAGES_PACKAGE[@]}" || true
+    "$FW_ROOT/dev" image packages >"$FW_CACHE/image-packages.out" 2>&1 </dev/null &
+  fi
   for stage in "${stages[@]}"; do
     declare -F "stage_$stage" >/dev/null || die "no such stage: $stage (stages: ${TEST_STAGES[*]})"
     say "stage $stage ($((SECONDS - started)) s so far)"
@@ -90,6 +94,5 @@ stage_package() {
 }
 
 stage_image() {
-  [ "$(id -u)" != 0 ] || try_packages "${PACKAGES_IMAGE[@]}" || true
   run_step image "$FW_ROOT/dev" image
 }
