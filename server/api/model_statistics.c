@@ -4,6 +4,7 @@
 #include "obs/totals.h"
 #include "open_inference.pb-c.h"
 #include <stdlib.h>
+#include <string.h>
 
 typedef Inference__StatisticDuration duration;
 typedef Inference__InferBatchStatistics batch_statistics;
@@ -19,7 +20,7 @@ struct model_room {
   Inference__InferStatistics stats;
   Inference__InferResponseStatistics response;
   Inference__ModelStatistics__ResponseStatsEntry entry, *entries[1];
-  Inference__MemoryUsage memory[LIMIT_DEVICES], *memories[LIMIT_DEVICES];
+  Inference__MemoryUsage memory[LIMIT_DEVICES + 1], *memories[LIMIT_DEVICES + 1];
   duration durations[16];
   int n_durations;
   struct batch_room *batches;
@@ -94,6 +95,28 @@ static bool batches_fill(struct model_room *room, const struct model *model) {
   return ok;
 }
 
+// The weights, as each device keeps them; what is kept on the host and read in place is the CPU's.
+static void memory_add(struct model_room *room, bool is_cpu, int index, int64_t bytes) {
+  size_t n = room->message.n_memory_usage++;
+  inference__memory_usage__init(&room->memory[n]);
+  room->memory[n].type = unconst(is_cpu ? "CPU" : "GPU");
+  room->memory[n].id = index;
+  room->memory[n].byte_size = (uint64_t)bytes;
+  room->memories[n] = &room->memory[n];
+}
+
+static void memory_fill(struct model_room *room, const struct model *model) {
+  int64_t host = model->host_memory.weights;
+  room->message.memory_usage = room->memories;
+  for (int d = 0; d < model->n_devices; d++) {
+    const struct device_caps *caps = model->backend->caps(model->devices[d]);
+    bool is_cpu = strcmp(caps->name, "cpu") == 0;
+    memory_add(room, is_cpu, caps->index, model->memory[d].weights + (is_cpu ? host : 0));
+    if (is_cpu) host = 0;
+  }
+  if (host > 0) memory_add(room, true, 0, host);
+}
+
 // Clocks of the process do not know the date; when it was is worked out from how long ago it was.
 static uint64_t wall_ms(int64_t at_ns) {
   if (at_ns == 0) return 0;
@@ -114,6 +137,7 @@ static bool room_fill(struct model_room *room, const struct model *model) {
   message->inference_stats = &room->stats;
   message->response_stats = room->entries;
   message->n_response_stats = 1;
+  memory_fill(room, model);
   return batches_fill(room, model);
 }
 

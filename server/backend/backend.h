@@ -19,6 +19,7 @@ struct lane;       // a stream and an arena: one batch in flight
 
 struct device_caps {
   const char *name;      // "cpu", "cuda"
+  int index;             // which device of the kind
   char description[128]; // processor or GPU name and instruction set, for metadata and logs
   char id[128];          // under which what was measured of it is kept (backend/rates_file.h)
   struct plan_caps plan;
@@ -137,6 +138,9 @@ struct backend_ops {
   const struct counter_ops *counters; // NULL: the device has none that can be read
   // Who holds the device's memory, at most DEVICE_MEMORY_MAX entries; how many. NULL: not kept.
   int (*memory)(const struct device *device, struct device_memory *out);
+  // Of the ledger's weights: those that plans bound to this table hold, shared ones once. By the
+  // thread that loads. NULL: not kept.
+  int64_t (*weight_bytes)(const struct device *device, const struct weight_table *table);
 };
 
 extern const struct backend_ops backend_cpu;

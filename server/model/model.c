@@ -8,7 +8,51 @@
 #include <stdlib.h>
 #include <string.h>
 
+// ---- what it holds ----
+static enum status memory_count(struct model *model, const char *device,
+                                struct model_memory *memory, struct error *err) {
+  memory->metrics = metrics_memory_add(model->name, model->version, device);
+  if (memory->metrics == NULL)
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                     "model \"%s\" version %s: no room for its metrics: too many names and "
+                     "versions since the process started",
+                     model->name, model->version);
+  atomic_fetch_add_explicit(&memory->metrics->weights, memory->weights, memory_order_relaxed);
+  atomic_fetch_add_explicit(&memory->metrics->arena, memory->arena, memory_order_relaxed);
+  return STATUS_OK;
+}
+
+static void memory_uncount(const struct model_memory *memory) {
+  if (memory->metrics == NULL) return;
+  atomic_fetch_sub_explicit(&memory->metrics->weights, memory->weights, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&memory->metrics->arena, memory->arena, memory_order_relaxed);
+}
+
+static enum status count_all_memory(struct model *model, struct error *err) {
+  const struct backend_ops *backend = model->backend;
+  int64_t arena = 0;
+  for (int m = 0; m < FUSION_MODES; m++)
+    if (model->fusion_available[m] && model->plans[m]->arena_bytes > arena)
+      arena = model->plans[m]->arena_bytes;
+  model->host_memory.weights = weights_bytes(model->weights_owner);
+  enum status code = memory_count(model, "host", &model->host_memory, err);
+  for (int d = 0; d < model->n_devices && code == STATUS_OK; d++) {
+    struct device *device = model->devices[d];
+    struct model_memory *memory = &model->memory[d];
+    char name[16];
+    snprintf(name, sizeof name, "%s:%d", backend->name,
+             backend->caps ? backend->caps(device)->index : d);
+    memory->arena = arena;
+    if (backend->weight_bytes) memory->weights = backend->weight_bytes(device, &model->weights);
+    code = memory_count(model, name, memory, err);
+  }
+  return code;
+}
+
 void model_free(struct model *model) {
+  memory_uncount(&model->host_memory);
+  for (int d = 0; d < model->n_devices; d++)
+    memory_uncount(&model->memory[d]);
   for (int d = 0; d < model->n_devices; d++)
     for (int m = 0; m < FUSION_MODES; m++)
       if (model->bound[d][m] != NULL) model->backend->unload(model->devices[d], model->bound[d][m]);
@@ -152,5 +196,5 @@ enum status model_bind(struct model *model, const struct backend_ops *backend,
                        "versions since the process started",
                        model->name, model->version);
   }
-  return STATUS_OK;
+  return count_all_memory(model, err);
 }

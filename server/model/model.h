@@ -77,7 +77,12 @@ struct model {
     int32_t queue_requests;
   } batch;
   struct model_metrics *metrics[FUSION_MODES]; // obs/metrics
-  struct model_needs needs[FUSION_MODES];      // filled by sched/needs before the model is served
+  // What it holds: on each device, and of the host what devices read in place.
+  struct model_memory {
+    int64_t weights, arena;
+    struct memory_metrics *metrics; // where that is added; NULL: not yet
+  } memory[LIMIT_DEVICES], host_memory;
+  struct model_needs needs[FUSION_MODES]; // filled by sched/needs before the model is served
   // Blocks of audit/target, likewise; NULL without an audit. Freed with the model.
   struct audit_target *audit[LIMIT_DEVICES][FUSION_MODES];
   _Atomic int refs;

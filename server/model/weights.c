@@ -17,6 +17,7 @@ struct weights {
   int32_t n_weights, capacity;
   int64_t synthetic_bytes;
   void *memory; // data of all synthetic weights, or of the file's that plans read in place
+  int64_t memory_bytes;
 };
 
 static enum status no_memory(struct error *err) {
@@ -242,6 +243,7 @@ static enum status fill_synthetic(struct weights *weights, struct error *err) {
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                      "no memory for %lld bytes of synthetic weights",
                      (long long)weights->synthetic_bytes);
+  weights->memory_bytes = weights->synthetic_bytes;
   char *at = weights->memory;
   for (int32_t i = 0; i < weights->n_weights; i++) {
     struct weight *weight = &weights->table[i];
@@ -272,6 +274,7 @@ static enum status copy_kept(struct weights *weights, struct error *err) {
   weights->memory = aligned_alloc(64, bytes);
   if (weights->memory == NULL)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %zu bytes of weights", bytes);
+  weights->memory_bytes = (int64_t)bytes;
   char *at = weights->memory;
   for (int32_t i = 0; i < weights->n_weights; i++) {
     struct weight *weight = &weights->table[i];
@@ -286,6 +289,10 @@ static enum status copy_kept(struct weights *weights, struct error *err) {
 enum status weights_fill(struct weights *weights, struct error *err) {
   if (weights == NULL || weights->memory != NULL || weights->n_weights == 0) return STATUS_OK;
   return weights->synthetic ? fill_synthetic(weights, err) : copy_kept(weights, err);
+}
+
+int64_t weights_bytes(const struct weights *weights) {
+  return weights == NULL ? 0 : weights->memory_bytes;
 }
 
 void weights_let_go(struct weights *weights) {

@@ -35,6 +35,8 @@ bool weights_synthetic(const struct weights *weights);
 // NOT_FOUND when the file has none.
 MUST_USE enum status weights_add(struct weights *weights, const char *name, enum weight_form form,
                                  int32_t rows, int32_t cols, int32_t *id, struct error *err);
+// Bytes of the data that weights_fill made.
+int64_t weights_bytes(const struct weights *weights);
 // Before binding: make the data of synthetic weights (about 1 s per billion), or copy what plans
 // read in place out of the file. Nothing to do the second time.
 MUST_USE enum status weights_fill(struct weights *weights, struct error *err);

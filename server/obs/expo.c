@@ -164,6 +164,29 @@ static void table_families(struct expo *expo) {
 #include "obs/metrics.def"
 }
 
+static void memory_family(struct expo *expo) {
+  char model[520], version[72];
+  int n = atomic_load_explicit(&metrics_registry.n_memories, memory_order_acquire);
+  expo_family(expo, "fusewire_model_memory_bytes", "gauge",
+              "Memory of a loaded model. weights: as the device keeps them; device host: what is "
+              "read in place. arena: what its largest plan needs of each lane's arena, which all "
+              "models share.");
+  for (int i = 0; i < n; i++) {
+    const struct memory_metrics *m = metrics_registry.memories[i];
+    const _Atomic int64_t *const values[] = {&m->weights, &m->arena};
+    static const char *const kinds[] = {"weights", "arena"};
+    int n_kinds = strcmp(m->device, "host") == 0 ? 1 : 2;
+    expo_escaped(m->model, model, sizeof model);
+    expo_escaped(m->version, version, sizeof version);
+    for (int k = 0; k < n_kinds; k++)
+      expo_text(expo,
+                "fusewire_model_memory_bytes{model=\"%s\",version=\"%s\",device=\"%s\",kind="
+                "\"%s\"} %lld\n",
+                model, version, m->device, kinds[k],
+                (long long)atomic_load_explicit(values[k], memory_order_relaxed));
+  }
+}
+
 // ---- gauges that are read when asked ----
 static void gauge_families(struct expo *expo) {
   int n = atomic_load_explicit(&metrics_registry.n_gauges, memory_order_acquire);
@@ -194,6 +217,7 @@ size_t metrics_expose(char *out, size_t out_bytes, bool triton_names) {
   close_family(&expo);
   table_families(&expo);
   calls_family(&expo);
+  memory_family(&expo);
   gauge_families(&expo);
   writer_parts(&expo);
   process_families(&expo);

@@ -31,6 +31,26 @@ struct model_metrics *metrics_model_add(const char *model, const char *version, 
   return metrics;
 }
 
+struct memory_metrics *metrics_memory_add(const char *model, const char *version,
+                                          const char *device) {
+  int n = atomic_load_explicit(&metrics_registry.n_memories, memory_order_relaxed);
+  for (int i = 0; i < n; i++) {
+    struct memory_metrics *old = metrics_registry.memories[i];
+    if (strcmp(old->model, model) == 0 && strcmp(old->version, version) == 0 &&
+        strcmp(old->device, device) == 0)
+      return old;
+  }
+  if (n == METRICS_MEMORIES) return NULL;
+  struct memory_metrics *metrics = calloc(1, sizeof *metrics);
+  if (!metrics) return NULL;
+  snprintf(metrics->model, sizeof metrics->model, "%s", model);
+  snprintf(metrics->version, sizeof metrics->version, "%s", version);
+  snprintf(metrics->device, sizeof metrics->device, "%s", device);
+  metrics_registry.memories[n] = metrics;
+  atomic_store_explicit(&metrics_registry.n_memories, n + 1, memory_order_release);
+  return metrics;
+}
+
 static void fade(_Atomic double *sum, double value) {
   double old = atomic_load_explicit(sum, memory_order_relaxed);
   atomic_store_explicit(sum, old * (1 - 1.0 / METRICS_MEAN_BATCHES) + value, memory_order_relaxed);

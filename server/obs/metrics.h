@@ -42,6 +42,14 @@ struct model_metrics {
   struct batch_metrics batch_rows[METRICS_BATCH_ROWS]; // [rows - 1]
 };
 
+// Per model and device: bytes that its loaded versions hold (two of them while one replaces the
+// other). Device "host": what the program itself keeps of the weights, which back ends read in
+// place.
+struct memory_metrics {
+  char model[256], version[32], device[16];
+  _Atomic int64_t weights, arena;
+};
+
 struct rpc_metrics { // per process, updated by rpc/ and net/
   _Atomic uint64_t connections_accepted, connections_refused, connections_closed;
   _Atomic uint64_t calls_started, calls_finished[STATUS_COUNT], calls_reset;
@@ -62,6 +70,9 @@ void metrics_batch_work(struct model_metrics *metrics, double bytes, double flop
 // NULL: no memory, or METRICS_MODELS are there.
 struct model_metrics *metrics_model_add(const char *model, const char *version, const char *fusion,
                                         const char *device);
+// The same for memory. NULL: no memory, or METRICS_MEMORIES are there.
+struct memory_metrics *metrics_memory_add(const char *model, const char *version,
+                                          const char *device);
 // Gauges that are read when scraped (queue length, slab bytes, RSS); registered once by main.
 void metrics_gauge_add(const char *name, const char *help, const char *labels,
                        double (*read)(void *arg), void *arg);

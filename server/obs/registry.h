@@ -6,7 +6,8 @@
 #include "obs/metrics.h"
 
 #define METRICS_MODELS                                                                             \
-  (LIMIT_MODELS * 4)       // two modes, and as many again for models that replace others
+  (LIMIT_MODELS * 4) // two modes, and as many again for models that replace others
+#define METRICS_MEMORIES (LIMIT_MODELS * (LIMIT_DEVICES + 1))
 #define METRICS_GAUGES 256 // ten or so of each device
 
 #define METRICS_WRITERS 4
@@ -20,6 +21,8 @@ struct gauge {
 struct metrics_registry {
   struct model_metrics *models[METRICS_MODELS];
   _Atomic int n_models;
+  struct memory_metrics *memories[METRICS_MEMORIES];
+  _Atomic int n_memories;
   struct gauge gauges[METRICS_GAUGES];
   _Atomic int n_gauges;
   void (*writers[METRICS_WRITERS])(struct expo *expo);

@@ -9,7 +9,7 @@ import unittest
 
 import grpc
 from harness import protobuf_bytes as pb
-from harness import triton
+from harness import device, triton
 from harness.daemon import Daemon, sanitized
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -265,6 +265,8 @@ class ReloadTest(unittest.TestCase):
 
     def test_memory_of_replaced_models_comes_back(self):
         daemon = self.start([self.write(model_text(hidden=4096))])
+        booked = self.weights_booked(daemon)
+        self.assertEqual(booked[0], booked[1])
         for _ in range(4):
             self.client.load_model("block")
         before = daemon.proc("VmRSS")
@@ -272,7 +274,23 @@ class ReloadTest(unittest.TestCase):
             self.client.load_model("block")
         if not sanitized():
             self.assertLess(daemon.proc("VmRSS") - before, 8 << 10)
+        self.wait_booked(daemon, booked)  # not more with each reload
+        self.client.unload_model("block")
+        self.wait_booked(daemon, (0, 0))
         daemon.stop()
+
+    def weights_booked(self, daemon):
+        """Bytes of weights on the device: of all models, and in the device's own ledger."""
+        metrics = daemon.metrics()
+        where = f'device="{device.name()}:0",kind="weights"}}'
+        return tuple(sum(value for key, value in metrics.items() if key.startswith(family) and key.endswith(where))
+                     for family in ("fusewire_model_memory_bytes", "fusewire_device_memory_bytes"))
+
+    def wait_booked(self, daemon, expected):
+        end = time.monotonic() + 20
+        while self.weights_booked(daemon) != expected and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual(self.weights_booked(daemon), expected)
 
     def test_sigterm_while_models_load_ends_in_good_order(self):
         daemon = self.start([self.write(model_text(hidden=8192))])

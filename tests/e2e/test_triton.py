@@ -4,7 +4,7 @@ import time
 import unittest
 
 import numpy as np
-from harness import triton
+from harness import device, triton
 from harness.daemon import Daemon
 from harness.run import ROOT
 from tritonclient.grpc import model_config_pb2
@@ -111,6 +111,27 @@ class TritonTest(unittest.TestCase):
         triton.infer(self.client, "echo", echo())
         self.assertEqual(self.statistics("block"), before)
         self.assertEqual(self.statistics("echo", "1").version, "1")
+
+    def test_memory_is_what_the_device_has_booked(self):
+        def total(family, **labels):
+            return sum(value for key, value in metrics.items() if key.startswith(family + "{")
+                       and all(f'{name}="{word}"' in key for name, word in labels.items()))
+
+        metrics, on_device = self.daemon.metrics(), f"{device.name()}:0"
+        memory = "fusewire_model_memory_bytes"
+        booked = total("fusewire_device_memory_bytes", device=on_device, kind="weights")
+        self.assertEqual(total(memory, device=on_device, kind="weights"), booked)
+        arenas = [total(memory, model=model, device=on_device, kind="arena") for model in ("block", "echo")]
+        self.assertGreaterEqual(total("fusewire_device_memory_bytes", device=on_device, kind="arenas"), max(arenas))
+        self.assertGreater(min(arenas), 0)
+        matrices, vectors = 2 * 48 * 96 * 4, (48 + 96 + 48 + 48) * 4  # of block.yaml, both plans from one copy
+        weights, host = (total(memory, model="block", device=name, kind="weights") for name in (on_device, "host"))
+        self.assertGreaterEqual(weights, matrices)
+        self.assertLess(weights, 2 * (matrices + vectors))
+        self.assertGreaterEqual(host, matrices + vectors)  # synthetic ones are kept as they were made
+        usage = {(entry.type, entry.id): entry.byte_size for entry in self.statistics("block").memory_usage}
+        self.assertEqual(usage, {("GPU", 0): weights, ("CPU", 0): host} if device.on_gpu() else {("CPU", 0): weights + host})
+        self.assertEqual([entry.byte_size for entry in self.statistics("echo").memory_usage], [0])
 
     def test_metadata_names_the_extensions(self):
         extensions = list(self.client.get_server_metadata().extensions)

@@ -134,6 +134,7 @@ static enum status cpu_lane_open(struct device *device, const struct lane_sizes 
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for an arena of %lld bytes",
                      (long long)sizes->arena_bytes);
   }
+  atomic_fetch_add(&device->held_bytes[CPU_HELD_ARENAS], lane->arena_bytes);
   *out = lane;
   return STATUS_OK;
 }
@@ -142,7 +143,20 @@ static void cpu_lane_close(struct device *device, struct lane *lane) {
   if (!lane) return;
   if (!lane->pool.blocks) cpu_host_free(device, lane->arena, (size_t)lane->arena_bytes);
   pool_deinit(&lane->pool);
+  atomic_fetch_sub(&device->held_bytes[CPU_HELD_ARENAS], lane->arena_bytes);
   free(lane);
+}
+
+// ---- who holds memory ----
+static int cpu_memory(const struct device *device, struct device_memory *out) {
+  static const char *const kinds[CPU_HELD] = {"weights", "arenas", "scratch"};
+  for (int i = 0; i < CPU_HELD; i++)
+    out[i] = (struct device_memory){kinds[i], atomic_load(&device->held_bytes[i])};
+  return CPU_HELD;
+}
+
+static int64_t cpu_weight_bytes(const struct device *device, const struct weight_table *table) {
+  return packs_list_bytes(device->packs, table);
 }
 
 static char *arena_row(const struct lane *lane, const struct operand *operand, int64_t row) {
@@ -244,4 +258,6 @@ const struct backend_ops backend_cpu = {
     .submit = cpu_submit,
     .poll = cpu_poll,
     .step_times = cpu_step_times,
+    .memory = cpu_memory,
+    .weight_bytes = cpu_weight_bytes,
 };

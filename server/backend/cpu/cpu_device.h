@@ -13,15 +13,22 @@
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/row.h"
 
+#include <stdatomic.h>
+
+// Who holds memory, apart from what is small: packed and converted weights, arenas of the lanes,
+// scratch of the threads. Counted by the thread that loads, read by any.
+enum cpu_held { CPU_HELD_WEIGHTS, CPU_HELD_ARENAS, CPU_HELD_SCRATCH, CPU_HELD };
+
 struct device {
   struct device_caps caps;
   struct cpu_features features;
   const struct cpu_ops *ops;
   struct team *team;
-  struct desk *desks;             // one for each thread
-  struct packs *packs;            // of every weight table that plans are bound to
-  enum product_kind product_kind; // AUTO but in benches and tests
-  bool timing;                    // measure every step
+  struct desk *desks;                   // one for each thread
+  struct packs *packs;                  // of every weight table that plans are bound to
+  _Atomic int64_t held_bytes[CPU_HELD]; // the ledger
+  enum product_kind product_kind;       // AUTO but in benches and tests
+  bool timing;                          // measure every step
 };
 
 struct bound_step {
@@ -65,6 +72,7 @@ struct bound_plan {
   int32_t n_segments;
   struct thread_space *threads; // [n_threads]
   struct packs *packs;          // packed weights, shared with other plans of the model
+  int64_t scratch_bytes;        // of `threads`, in the ledger
   struct segment_state *states; // [n_segments]
 };
 

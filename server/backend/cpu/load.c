@@ -195,6 +195,7 @@ static enum status make_threads(struct bound_plan *bound, struct error *err) {
   bound->threads = calloc((size_t)n, sizeof *bound->threads);
   for (int t = 0; bound->threads && t < n; t++) {
     struct thread_space *space = &bound->threads[t];
+    bound->scratch_bytes += bound->plan->tile_bytes + (int64_t)(kernel + product);
     space->tile = take_aligned((size_t)bound->plan->tile_bytes);
     space->kernel = take_aligned(kernel);
     space->product = take_aligned(product);
@@ -233,6 +234,8 @@ enum status cpu_load(struct device *device, const struct plan *plan,
   find_next_products(bound);
   status = make_threads(bound, err);
 out:
+  atomic_store(&device->held_bytes[CPU_HELD_WEIGHTS], packs_list_bytes(device->packs, NULL));
+  atomic_fetch_add(&device->held_bytes[CPU_HELD_SCRATCH], bound->scratch_bytes);
   if (status == STATUS_OK)
     *out = bound;
   else
@@ -254,6 +257,8 @@ void cpu_unload(struct device *device, struct bound_plan *bound) {
     free(bound->threads[t].step_ns);
   }
   packs_drop(&device->packs, bound->packs);
+  atomic_store(&device->held_bytes[CPU_HELD_WEIGHTS], packs_list_bytes(device->packs, NULL));
+  atomic_fetch_sub(&device->held_bytes[CPU_HELD_SCRATCH], bound->scratch_bytes);
   free(bound->threads);
   free(bound->states);
   free(bound->segments);

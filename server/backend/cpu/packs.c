@@ -52,6 +52,13 @@ int64_t packs_bytes(const struct packs *packs) {
   return packs->bytes;
 }
 
+int64_t packs_list_bytes(const struct packs *list, const struct weight_table *table) {
+  int64_t bytes = 0;
+  for (const struct packs *p = list; p; p = p->next)
+    if (!table || p->weights == table->weights) bytes += p->bytes;
+  return bytes;
+}
+
 static size_t row_bytes(const struct packs *packs, int32_t weight, const struct pack_form *form) {
   return (size_t)packs->weights[weight].cols * dtype_bytes(form->dtype);
 }

@@ -19,6 +19,8 @@ struct packs *packs_hold(struct packs **list, const struct weight_table *table);
 void packs_drop(struct packs **list, struct packs *packs); // NULL: nothing
 void *packs_take(void *packs, size_t bytes);               // product_spec.take
 int64_t packs_bytes(const struct packs *packs);            // taken so far
+// Of the list's store of `table`, NULL: of all its stores together.
+int64_t packs_list_bytes(const struct packs *list, const struct weight_table *table);
 
 // How a product's matrix is packed: product_packing's number, and `align` rows of W of one dtype
 // are where another matrix may begin.

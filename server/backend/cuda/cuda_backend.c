@@ -3,6 +3,7 @@
 // On a lane's stream, in this order: copies in, steps, copies out, `done`; between them the card
 // writes the time into the lane's stamps. Nothing here waits; poll asks whether `done` has passed.
 #include "backend/cuda/cuda_device.h"
+#include "backend/cuda/weights.h"
 #include "base/log.h"
 
 _Static_assert(cudaErrorNotReady == 600 && cudaErrorMemoryAllocation == 2, "errors.c");
@@ -160,4 +161,5 @@ const struct backend_ops backend_cuda = {
     .poll = poll,
     .step_times = cuda_step_times,
     .memory = memory,
+    .weight_bytes = weight_table_bytes,
 };

@@ -106,6 +106,7 @@ static enum status describe(struct device *device, struct error *err) {
            "%.60s, sm_%d, %.1f GiB, driver %d.%d", prop.name, device->sm,
            (double)prop.totalGlobalMem / (1 << 30), driver / 1000, driver % 1000 / 10);
   device->caps.name = "cuda";
+  device->caps.index = device->index;
   device->caps.async = true;
   device->caps.small_tokens = prop.multiProcessorCount * 2;
   device->caps.graph_tokens = BUCKET_GRAPH_TOKENS;

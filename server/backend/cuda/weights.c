@@ -147,3 +147,10 @@ void weight_put(struct device *device, struct weight_block *block) {
   cuda_memory_give(device, LEDGER_WEIGHTS, block->data, block->bytes);
   free(block);
 }
+
+int64_t weight_table_bytes(const struct device *device, const struct weight_table *table) {
+  int64_t bytes = 0;
+  for (const struct weight_block *block = device->weights; block; block = block->next)
+    if (block->table == table->weights) bytes += block->bytes;
+  return bytes;
+}

@@ -41,5 +41,7 @@ MUST_USE enum status weight_get(struct upload *upload, const struct weight_table
                                 const struct operand *operand, struct weight_block **block,
                                 void **data, struct error *err);
 void weight_put(struct device *device, struct weight_block *block);
+// Of all blocks of that table.
+int64_t weight_table_bytes(const struct device *device, const struct weight_table *table);
 
 #endif
