@@ -460,10 +460,11 @@ static void take_signals(sigset_t *signals) {
   signal(SIGBUS, on_bus_error);
 }
 
-enum exit_code daemon_run(const struct server_conf *conf) {
+enum exit_code daemon_run(const struct server_conf *conf, const struct args *args) {
   static struct daemon
       daemon; // large, and outlives threads that may still load when the process ends
   daemon = (struct daemon){.conf = conf, .parts = {.conf = conf}, .started_ns = clock_now_ns()};
+  daemon.reloader.args = args;
   sigset_t signals;
   take_signals(&signals);
   notify_open();

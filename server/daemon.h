@@ -15,7 +15,9 @@ enum exit_code daemon_tune(const struct server_conf *conf);
 enum exit_code daemon_check(const struct server_conf *conf, int n_errors);
 // Serves until a signal or a lost device ends it. Prints one line to stdout when it is ready:
 //   fusewired ready: grpc=HOST:PORT admin=HOST:PORT models=N device=NAME start_ms=T
-enum exit_code daemon_run(const struct server_conf *conf);
+// `args`: what `conf` was read from, and is read again for the list of models.
+struct args;
+enum exit_code daemon_run(const struct server_conf *conf, const struct args *args);
 
 // A line "error: file:line:column: message" on stderr; `arg` is an int that counts them.
 void daemon_report(const struct error *err, void *arg);

@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "notify.h"
 #include "sched/needs.h"
+#include "settings.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -120,18 +121,36 @@ static bool taken(const struct reloader *reloader, int index, const struct model
   return false;
 }
 
-// A model of that file, ready to serve. `name`: what it has to be called. `index`: its entry, -1:
-// none yet.
-static enum status build(struct reloader *reloader, const char *path, const char *name, int index,
+static bool names(const struct model_list *list, const char *path) {
+  for (int i = 0; i < list->n; i++)
+    if (strcmp(list->paths[i], path) == 0) return true;
+  return false;
+}
+
+// The entry that a model of a new file takes over: of its name and version, and either serving
+// nothing or from a file that nobody names any more. -1: none.
+static int entry_for(const struct reloader *reloader, const struct model *model) {
+  const struct registry_table *all = table(reloader);
+  for (int i = 0; i < all->n; i++)
+    if (strcmp(all->entries[i].name, model->name) == 0 &&
+        strcmp(all->entries[i].version, model->version) == 0)
+      return !all->entries[i].model || !names(&reloader->listed, reloader->paths[i]) ? i : -1;
+  return -1;
+}
+
+// A model of that file, ready to serve. `name`: what it has to be called; NULL: as it likes, and
+// *index becomes its entry. *index -1: none yet.
+static enum status build(struct reloader *reloader, const char *path, const char *name, int *index,
                          struct model **out, struct error *err) {
   struct model *model = NULL;
   enum status status = parse(reloader, path, &model, err);
   if (status != STATUS_OK) return status;
-  if (strcmp(model->name, name) != 0)
+  if (!name) *index = entry_for(reloader, model);
+  if (name && strcmp(model->name, name) != 0)
     status = error_set(err, STATUS_FAILED_PRECONDITION,
                        "%s: name: found \"%s\", expected \"%s\": a model keeps its name", path,
                        model->name, name);
-  else if (taken(reloader, index, model))
+  else if (taken(reloader, *index, model))
     status = error_set(err, STATUS_ALREADY_EXISTS,
                        "%s: model \"%s\" version %s comes from another file too", path, model->name,
                        model->version);
@@ -158,7 +177,7 @@ static enum status reload_entry(struct reloader *reloader, int index, struct err
   struct model *old = entry->model, *model = NULL;
   int64_t began_ns = clock_now_ns();
   if (!old) (void)entry_set(reloader, index, NULL, MODEL_LOADING, "", NULL);
-  enum status status = build(reloader, reloader->paths[index], name, index, &model, err);
+  enum status status = build(reloader, reloader->paths[index], name, &index, &model, err);
   if (status == STATUS_OK) status = entry_set(reloader, index, model, MODEL_READY, "", err);
   if (status == STATUS_OK) {
     log_info("model_loaded", "model %s version %s from %s in %lld ms, in the place of %s",
@@ -194,28 +213,41 @@ static enum status path_of(const struct reloader *reloader, const char *name, ch
                    name, name);
 }
 
-static enum status load_new(struct reloader *reloader, const char *name, struct error *err) {
-  char path[sizeof reloader->paths[0]];
+static enum status entry_add(struct reloader *reloader, struct model *model, struct error *err) {
+  enum status status = registry_add(reloader->parts->registry, model, err);
+  if (status == STATUS_OK && api_quiesce(reloader->api, &reloader->stop))
+    registry_reclaim(reloader->parts->registry);
+  return status;
+}
+
+// A file that no entry comes from; `name` as for build.
+static enum status load_file(struct reloader *reloader, const char *path, const char *name,
+                             struct error *err) {
   struct model *model = NULL;
-  int index = table(reloader)->n;
+  int index = -1;
   int64_t began_ns = clock_now_ns();
-  enum status status = path_of(reloader, name, path, sizeof path, err);
-  if (status == STATUS_OK && index == LIMIT_MODELS)
-    status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "more than %d models", LIMIT_MODELS);
-  if (status == STATUS_OK) status = build(reloader, path, name, -1, &model, err);
+  enum status status = build(reloader, path, name, &index, &model, err);
+  if (status == STATUS_OK && index >= 0)
+    status = entry_set(reloader, index, model, MODEL_READY, "", err);
+  else if (status == STATUS_OK)
+    status = entry_add(reloader, model, err);
   if (status != STATUS_OK) {
-    say_failed(name, err, "it does not serve");
+    if (model) model_put(model);
+    say_failed(name ? name : path, err, "it does not serve");
     return status;
   }
-  status = registry_add(reloader->parts->registry, model, err);
-  if (status != STATUS_OK) {
-    model_put(model);
-    return status;
-  }
-  memcpy(reloader->paths[index], path, sizeof path);
-  if (api_quiesce(reloader->api, &reloader->stop)) registry_reclaim(reloader->parts->registry);
+  if (index < 0) index = table(reloader)->n - 1;
+  snprintf(reloader->paths[index], sizeof reloader->paths[index], "%s", path);
   log_info("model_loaded", "model %s version %s from %s in %lld ms", model->name, model->version,
            path, (long long)((clock_now_ns() - began_ns) / NS_PER_MS));
+  return status;
+}
+
+static enum status load_new(struct reloader *reloader, const char *name, struct error *err) {
+  char path[sizeof reloader->paths[0]];
+  enum status status = path_of(reloader, name, path, sizeof path, err);
+  if (status == STATUS_OK) return load_file(reloader, path, name, err);
+  say_failed(name, err, "it does not serve");
   return status;
 }
 
@@ -231,17 +263,22 @@ static enum status load(struct reloader *reloader, const char *name, struct erro
   return known ? status : load_new(reloader, name, err);
 }
 
+static enum status unload_entry(struct reloader *reloader, int index, const char *why,
+                                struct error *err) {
+  const struct registry_entry *entry = &table(reloader)->entries[index];
+  if (!entry->model) return STATUS_OK;
+  log_info("model_unloading", "model %s version %s: %sno new requests", entry->name, entry->version,
+           why);
+  return entry_set(reloader, index, NULL, MODEL_UNLOADING, "", err);
+}
+
 static enum status unload(struct reloader *reloader, const char *name, struct error *err) {
   enum status status = STATUS_OK;
   bool known = false;
   for (int i = 0; i < table(reloader)->n && status == STATUS_OK; i++) {
-    const struct registry_entry *entry = &table(reloader)->entries[i];
-    if (strcmp(entry->name, name) != 0) continue;
+    if (strcmp(table(reloader)->entries[i].name, name) != 0) continue;
     known = true;
-    if (!entry->model) continue;
-    log_info("model_unloading", "model %s version %s: no new requests", entry->name,
-             entry->version);
-    status = entry_set(reloader, i, NULL, MODEL_UNLOADING, "", err);
+    status = unload_entry(reloader, i, "", err);
   }
   if (!known)
     return error_set(err, STATUS_NOT_FOUND, "model_name: no model \"%.64s\" is known", name);
@@ -269,21 +306,78 @@ void reloader_stop(struct reloader *reloader) {
   wake_signal(&reloader->wake);
 }
 
+static void list_fill(struct model_list *list, const struct server_conf *conf) {
+  _Static_assert(sizeof list->paths == sizeof conf->models, "lists of models");
+  memcpy(list->paths, conf->models, sizeof list->paths);
+  list->n = conf->n_models;
+}
+
 // Models of the start are no different from those that come later.
 static void adopt(struct reloader *reloader) {
   const struct registry_table *all = table(reloader);
+  list_fill(&reloader->listed, reloader->parts->conf);
   for (int i = 0; i < all->n; i++)
     memcpy(reloader->paths[i], all->entries[i].model->path, sizeof reloader->paths[i]);
 }
 
-static void reload_all(struct reloader *reloader) {
-  notify_reloading();
-  log_info("reloading", "every model that serves is loaded again from its file");
-  for (int i = 0; i < table(reloader)->n && !ending(reloader); i++) {
-    struct error err;
-    if (table(reloader)->entries[i].model) (void)reload_entry(reloader, i, &err);
+// ---- SIGHUP ----
+static void settings_report(const struct error *err, void *n_errors) {
+  char text[ERROR_MESSAGE_BYTES + 320];
+  log_error("settings", "%s", error_text(err, text, sizeof text));
+  ++*(int *)n_errors;
+}
+
+static void needs_restart(const char *path) {
+  log_warn("restart_needed", "%s has changed in the server file; the running value stays", path);
+}
+
+static int entry_of_path(const struct reloader *reloader, const char *path) {
+  for (int i = 0; i < table(reloader)->n; i++)
+    if (strcmp(reloader->paths[i], path) == 0) return i;
+  return -1;
+}
+
+static void follow_list(struct reloader *reloader, const struct model_list *before) {
+  const struct model_list *now = &reloader->listed;
+  struct error err;
+  // What serves, but for what is to go; models of the repository are in neither list.
+  for (int i = 0, n = table(reloader)->n; i < n && !ending(reloader); i++)
+    if (table(reloader)->entries[i].model &&
+        (names(now, reloader->paths[i]) || !names(before, reloader->paths[i])))
+      (void)reload_entry(reloader, i, &err);
+  // What is new, has failed so far, or is back.
+  for (int i = 0; i < now->n && !ending(reloader); i++) {
+    int index = entry_of_path(reloader, now->paths[i]);
+    if (index < 0)
+      (void)load_file(reloader, now->paths[i], NULL, &err);
+    else if (!table(reloader)->entries[index].model && !names(before, now->paths[i]))
+      (void)reload_entry(reloader, index, &err);
   }
-  notify_ready(table(reloader)->n);
+  for (int i = 0; i < before->n && !ending(reloader); i++) {
+    int index = entry_of_path(reloader, before->paths[i]);
+    if (index >= 0 && !names(now, before->paths[i]))
+      (void)unload_entry(reloader, index, "not in the list of models any more, ", &err);
+  }
+}
+
+// Settings with a mistake in them change nothing.
+static void reload_all(struct reloader *reloader) {
+  static struct server_conf fresh; // large, as the next; of this thread alone
+  static struct model_list before;
+  notify_reloading();
+  log_info("reloading", "the list of models is read again, and every model that serves");
+  if (settings_read(reloader->args, &fresh, settings_report) > 0) {
+    log_error("reload_failed", "the settings have mistakes: nothing is changed");
+  } else {
+    server_conf_compare(reloader->parts->conf, &fresh, needs_restart);
+    before = reloader->listed;
+    list_fill(&reloader->listed, &fresh);
+    follow_list(reloader, &before);
+  }
+  const struct model *models[LIMIT_MODELS];
+  int n_served = served(reloader, models);
+  log_info("reloaded", "%d models serve", n_served);
+  notify_ready(n_served);
 }
 
 void reloader_run(struct reloader *reloader) {

@@ -10,19 +10,26 @@
 #include "api/api.h"
 #include "parts.h"
 
+struct model_list { // the files that the settings name
+  char paths[LIMIT_MODELS][1024];
+  int n;
+};
+
 struct reloader {
   struct parts *parts;
   struct api *api;
+  const struct args *args; // where the settings come from
   struct executor *const *executors;
   int n_executors;
   struct wake wake;
-  _Atomic bool all; // reload every model that serves (SIGHUP)
+  _Atomic bool all; // read the list of models again, and every model of it (SIGHUP)
   _Atomic bool stop;
   char paths[LIMIT_MODELS][4096]; // of the registry's entries
+  struct model_list listed;       // as it was read last
 };
 
 void reloader_init(struct reloader *reloader); // parts and api are set; before anybody may ask
-void reloader_ask(struct reloader *reloader);  // reload what serves; any thread
+void reloader_ask(struct reloader *reloader);  // SIGHUP's work; any thread
 void reloader_stop(struct reloader *reloader); // any thread; the current step is still finished
 void reloader_run(struct reloader *reloader);  // until reloader_stop
 

@@ -237,6 +237,34 @@ enum status server_conf_load(const char *path, struct server_conf *conf,
   return report.n_errors == 0 ? STATUS_OK : STATUS_INVALID_ARGUMENT;
 }
 
+static bool same(const struct key *key, const void *a, const void *b) {
+  switch (key->type) {
+  case TYPE_INT:
+    return *(const int64_t *)a == *(const int64_t *)b;
+  case TYPE_REAL:
+    return *(const double *)a == *(const double *)b;
+  case TYPE_STR:
+    return strcmp(a, b) == 0;
+  case TYPE_ENUM:
+    return *(const int *)a == *(const int *)b;
+  case TYPE_BOOL:
+    return *(const bool *)a == *(const bool *)b;
+  }
+  return true;
+}
+
+int server_conf_compare(const struct server_conf *a, const struct server_conf *b,
+                        void (*changed)(const char *path)) {
+  int n = 0;
+  for (int i = 0; i < N_KEYS; i++) {
+    const struct key *key = &keys[i];
+    if (same(key, (const char *)a + key->offset, (const char *)b + key->offset)) continue;
+    changed(key->path);
+    n++;
+  }
+  return n;
+}
+
 // ---- the documented default file ------------------------------------------------------------
 
 struct text {

@@ -30,6 +30,10 @@ void server_conf_defaults(struct server_conf *conf);
 MUST_USE enum status server_conf_load(const char *path, struct server_conf *conf,
                                       void (*report)(const struct error *err, void *arg),
                                       void *arg);
+// Calls `changed` with the path of each key ("batch.max_tokens") in which the two differ; the lists
+// of models are not looked at. Returns how many.
+int server_conf_compare(const struct server_conf *a, const struct server_conf *b,
+                        void (*changed)(const char *path));
 // The documented default file (every key, default, unit, range), for --print-config and the
 // committed config/server.yaml. Returns the bytes needed; cut at out_bytes.
 size_t server_conf_print(char *out, size_t out_bytes);

@@ -1,4 +1,5 @@
 """Models that come, are replaced and go while others are served: by the repository calls and by SIGHUP."""
+import json
 import os
 import signal
 import struct
@@ -55,8 +56,8 @@ class ReloadTest(unittest.TestCase):
         os.rename(path + ".new", path)
         return path
 
-    def start(self, models, control=True, **settings):
-        daemon = Daemon(models, {"server": {"model_control": control, "repository": self.repository}, **settings}).start()
+    def start(self, arguments, control=True, **settings):
+        daemon = Daemon(arguments, {"server": {"model_control": control, "repository": self.repository}, **settings}).start()
         self.addCleanup(daemon.kill)
         self.channel = grpc.insecure_channel(daemon.address, options=[("grpc.use_local_subchannel_pool", 1)])
         self.addCleanup(self.channel.close)
@@ -205,6 +206,91 @@ class ReloadTest(unittest.TestCase):
         self.assertEqual(self.index()["other", "1"][0], "READY")
         for _ in range(5):
             daemon.signal(signal.SIGHUP)
+        daemon.stop()
+
+    def test_sighup_follows_the_list_of_models(self):
+        names = ("a", "b", "c")
+        files = {name: self.write(model_text(seed=i + 1, name=name), f"{name}.yaml") for i, name in enumerate(names)}
+        daemon = self.start([], models=[files["a"], files["b"]])
+        settings = os.path.join(daemon.folder, "server.yaml")
+
+        def hangup(models, text=None, **changes):
+            """New settings, and the lines of the log until all is done."""
+            with open(settings + ".new", "w") as file:
+                file.write(text or json.dumps({**daemon.settings, "models": models, **changes}))
+            os.rename(settings + ".new", settings)
+            seen = len(daemon.lines)
+            daemon.signal(signal.SIGHUP)
+            end = time.monotonic() + 30
+            while not any("reloaded" in line for line in daemon.lines[seen:]):
+                self.assertLess(time.monotonic(), end, daemon.log())
+                time.sleep(0.01)
+            return "\n".join(daemon.lines[seen:])
+
+        def serving():
+            return {name for (name, _), (state, _) in self.index().items() if state == "READY"}
+
+        answers = {name: self.output(name) for name in ("a", "b")}
+        log = hangup([files["b"], files["c"]])  # one goes, one stays, one comes
+        self.wait_state(("a", "1"), "UNAVAILABLE")
+        self.assertEqual(serving(), {"b", "c"})
+        self.assertIn("not in the list of models any more", log)
+        self.assertEqual(self.output("b"), answers["b"])
+        self.output("c")
+        with self.assertRaises(grpc.RpcError) as raised:
+            self.output("a")
+        self.assertEqual(raised.exception.code(), Code.UNAVAILABLE)
+        self.assertEqual(hangup([files["b"], files["c"]]).count("model_loaded"), 2)
+
+        # Mistakes: of the settings (nothing changes), of a new file (the others go on), and both are told.
+        log = hangup([], text='{"models": [], "sever": {}}')
+        self.assertIn("did you mean", log)
+        self.assertIn("nothing is changed", log)
+        self.assertNotIn("model_loaded", log)
+        hangup([], text="models: [")
+        self.assertEqual(serving(), {"b", "c"})
+        broken = self.write("name: broken", "broken.yaml")
+        log = hangup([files["a"], files["b"], broken, os.path.join(self.folder, "none.yaml")])  # a is back, c goes
+        self.assertRegex(log, "broken.yaml")
+        self.assertRegex(log, "none.yaml")
+        self.wait_state(("c", "1"), "UNAVAILABLE")
+        self.assertEqual(serving(), {"a", "b"})
+        self.assertEqual(self.output("a"), answers["a"])
+        self.write(model_text(name="broken"), "broken.yaml")  # and mended
+        hangup([files["a"], files["b"], broken])
+        self.assertEqual(serving(), {"a", "b", "broken"})
+
+        # A model that moves to another file is replaced in place, and never missing.
+        moved = self.write(model_text(seed=7, name="a"), "moved.yaml")
+        stop, failures = threading.Event(), []
+
+        def work():
+            while not stop.is_set():
+                try:
+                    self.output("a")
+                except grpc.RpcError as error:
+                    failures.append(error.details())
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        hangup([moved, files["b"], broken])
+        stop.set()
+        thread.join()
+        self.assertEqual(failures, [])
+        self.assertNotEqual(self.output("a"), answers["a"])
+        self.assertEqual(len(self.index()), 4)
+
+        # What only a new start can change is told, and what a client unloaded stays so.
+        self.client.unload_model("b")
+        self.wait_state(("b", "1"), "UNAVAILABLE")
+        log = hangup([moved, files["b"], broken], batch={"max_tokens": 512}, log={"requests": "all"})
+        for key in ("batch.max_tokens", "log.requests"):
+            self.assertRegex(log, f"restart_needed.*{key} has changed")
+        self.assertEqual(serving(), {"a", "broken"})
+        self.assertEqual(hangup([]).count("not in the list"), 2)
+        self.assertEqual(serving(), set())
+        self.assertEqual(hangup([files["b"]]).count("restart_needed"), 0)
+        self.assertEqual(self.output("b"), answers["b"])
         daemon.stop()
 
     # ---- under load ------------------------------------------------------------------------------
