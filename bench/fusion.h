@@ -61,7 +61,7 @@ static void fusion_take(const struct fusion_bench *b, struct probe_plan *p, int3
   struct cost total;
   fusion_must(probe_bind(p, output, mode, NULL, rows, &err), &err);
   fusion_must(probe_time(p, NULL, b->seconds, &least, &err), &err);
-  plan_cost(p->plan, &b->rates, &batch, 0xff, NULL, &total);
+  fusion_must(plan_cost(p->plan, &b->rates, &batch, 0xff, NULL, &total), &err);
   point->measured += times * least;
   point->predicted += times * total.us / 1e6;
   point->bytes += times * (total.read.compulsory + total.write.compulsory);
@@ -191,6 +191,23 @@ static void fusion_attention(const struct fusion_bench *b) {
   }
 }
 
+// All that predictions depend on, so that they can be made again from the file.
+static void fusion_print_rates(const struct fusion_bench *b) {
+  const struct device_rates *r = &b->rates;
+  printf("{\"device\": \"%s\", \"backend\": \"%s\", \"threads\": %d, \"copy_gbps\": %.1f, "
+         "\"cache_gbps\": %.1f, \"vector_gflops\": %.0f, \"product_gflops\": %.0f, ",
+         b->backend->caps(b->device)->description, b->backend->name,
+         b->backend->caps(b->device)->n_threads, r->copy / 1e9, r->cache / 1e9, r->vector / 1e9,
+         r->product[b->small ? DTYPE_F32 : DTYPE_BF16] / 1e9);
+  printf("\"read_gbps\": %.1f, \"triad_gbps\": %.1f, \"write_gbps\": %.1f, \"cache_bytes\": %lld, "
+         "\"special_gflops\": %.1f, \"special_16_gflops\": %.1f, \"softmax_gflops\": %.1f, "
+         "\"epilogue_gflops\": %.1f, \"fused_product\": %.3f, \"launch_us\": %.3f, "
+         "\"row_bytes\": %lld}\n",
+         r->read / 1e9, r->triad / 1e9, r->write / 1e9, (long long)r->cache_bytes, r->special / 1e9,
+         r->special_16 / 1e9, r->softmax / 1e9, r->epilogue / 1e9, r->fused_product, r->launch_us,
+         (long long)r->row_bytes);
+}
+
 // bench_fusion [--seconds S] [chain|reductions|epilogue|attention]...: all of them by default.
 static int fusion_main(struct fusion_bench *b, int argc, char **argv) {
   static const struct {
@@ -221,11 +238,7 @@ static int fusion_main(struct fusion_bench *b, int argc, char **argv) {
   fusion_must(b->backend->open(&options, &b->device, &err), &err);
   fusion_must(measure_rates(b->backend, b->device, &(struct measure_options){0}, &b->rates, &err),
               &err);
-  printf("{\"device\": \"%s\", \"backend\": \"%s\", \"copy_gbps\": %.1f, \"cache_gbps\": %.1f, "
-         "\"vector_gflops\": %.0f, \"product_gflops\": %.0f}\n",
-         b->backend->caps(b->device)->description, b->backend->name, b->rates.copy / 1e9,
-         b->rates.cache / 1e9, b->rates.vector / 1e9,
-         b->rates.product[b->small ? DTYPE_F32 : DTYPE_BF16] / 1e9);
+  fusion_print_rates(b);
   for (int e = 0; e < 4; e++)
     if (!any || chosen[e]) experiments[e].run(b);
   b->backend->close(b->device);

@@ -19,7 +19,7 @@ static void print_products(const struct device_rates *rates, const struct plan_c
     printf("%s%s %.1f", gap, dtype_name(dtypes[i]), rates->product[dtypes[i]] / 1e9);
     gap = ", ";
   }
-  printf("; row programs %.1f, epilogues %.1f\n", rates->vector / 1e9, rates->epilogue / 1e9);
+  printf("\n");
 }
 
 static void print_rates(const struct device_rates *rates, const struct plan_caps *caps) {
@@ -27,7 +27,12 @@ static void print_rates(const struct device_rates *rates, const struct plan_caps
          rates->read / 1e9, rates->triad / 1e9, rates->copy / 1e9, rates->write / 1e9,
          rates->cache / 1e9);
   print_products(rates, caps);
-  printf("%.2f us a step; a product with a gate runs at %.2f of a plain one's rate\n",
+  printf("GFLOP/s beside products: row programs %.1f, activations there %.1f, of 16 bits %.1f; "
+         "epilogues "
+         "%.1f, softmax in attention %.1f\n",
+         rates->vector / 1e9, rates->special / 1e9, rates->special_16 / 1e9, rates->epilogue / 1e9,
+         rates->softmax / 1e9);
+  printf("%.2f us a step; products that a library does not do run at %.2f of a plain one's rate\n",
          rates->launch_us, rates->fused_product);
 }
 

@@ -14,11 +14,7 @@
 #include "counters.h"
 #include "graph/expected.h"
 
-#define ROTATION 2 // arenas that take turns
-// Measured on an H200 of 62.9 MB: a copy of 16 MB to 16 MB again and again misses 2 %, of 20 MB 22
-// %, of 24 MB 78 %, of 28 MB all; products lose operands that return after 29 MB to a third.
-#define L2_KEPT 0.73
-#define L2_KEPT_PRODUCT 0.47
+#define ROTATION 2    // arenas that take turns
 #define REPEATS 50    // batches of a measurement, at least
 #define TABLE_ROWS 64 // of one case
 
@@ -207,14 +203,13 @@ static const struct kernel *kernel_of(const struct setup *s, int32_t step) {
       .kernel;
 }
 
-// How the products' kernels walk their results. Our Hopper kernel: groups of 8 clusters of 256
-// rows, 66 clusters at a time. The kernels on the CUDA cores: tiles of 128, all rows first. The
-// library's order is its own: what stands here was fitted to what was counted.
+// How the product's kernel walks its result: the kernel that was chosen, which the planner has to
+// guess.
 static struct product_walk walk_of(const struct kernel *kernel) {
-  if (kernel == &kernel_gemm_sm90) return (struct product_walk){.rows = 2048, .cols = 66 * 128 / 8};
-  if (kernel == &kernel_gemm_f32 || kernel == &kernel_gemm_simple)
-    return (struct product_walk){.cols = 256};
-  if (kernel == &kernel_lt) return (struct product_walk){.cols = 1024, .roughly = true};
+  const struct product_walk *walks = backend_cuda.caps(the_device)->plan.rates.walks;
+  if (kernel == &kernel_gemm_sm90) return walks[CLASS_OWN];
+  if (kernel == &kernel_gemm_f32 || kernel == &kernel_gemm_simple) return walks[CLASS_PLAIN];
+  if (kernel == &kernel_lt) return walks[CLASS_LIBRARY];
   return (struct product_walk){0};
 }
 
@@ -426,7 +421,7 @@ int main(int argc, char **argv) {
     return 77;
   }
   l2_bytes = prop.l2CacheSize;
-  cache = (struct cache_facts){(int64_t)(L2_KEPT * l2_bytes), L2_KEPT_PRODUCT * l2_bytes};
+  cache = cache_facts_of(&backend_cuda.caps(the_device)->plan.rates);
   printf("%s, %d MB of L2\n", prop.name, prop.l2CacheSize / 1000000);
   calibrate();
   printf(

@@ -6,11 +6,14 @@
 
 #include <stdio.h>
 
-#define COLS 4096        // of the matrices that stand for memory
-#define CHAIN 16         // ops of a chain
-#define SHORT_CHAIN 4    // and of one that it is held against
-#define GELU_FLOPS 8.0   // as docs/TRAFFIC.md counts it
-#define LEAST_SHARE 0.02 // of a product's time: an epilogue that costs less cannot be measured
+#define COLS 4096         // of the matrices that stand for memory
+#define CHAIN 16          // ops of a chain
+#define LONG_CHAIN 32     // of one that is bound by its operations
+#define SHORT_CHAIN 4     // and of one that it is held against
+#define GELU_FLOPS 8.0    // as docs/TRAFFIC.md counts it
+#define LEAST_SHARE 0.02  // of a product's time: an epilogue that costs less cannot be measured
+#define HEAD_DIM 64       // of an attention
+#define SOFTMAX_FLOPS 6.0 // a score, as docs/TRAFFIC.md counts them
 
 struct meter {
   const struct backend_ops *backend;
@@ -76,15 +79,15 @@ static enum status measure_mix(const struct meter *meter, enum traffic_mix mix, 
   return status;
 }
 
-// `op` n times on [rows, cols]: seconds.
-static enum status measure_chain(const struct meter *meter, enum op op, int n,
+// `op` n times on [rows, cols] of `dtype`: seconds.
+static enum status measure_chain(const struct meter *meter, enum op op, int n, enum dtype dtype,
                                  enum fusion_mode mode, int32_t rows, int32_t cols,
                                  double *seconds) {
   struct probe_plan probe;
   probe_init(&probe, meter->backend, meter->device, meter->lane);
-  int32_t y = probe_input(&probe, DTYPE_F32, cols);
+  int32_t y = probe_input(&probe, dtype, cols);
   for (int i = 0; i < n; i++)
-    y = unary(&probe, op, y);
+    y = probe_node(&probe, op, &y, 1, &attrs, dtype);
   return time_of(meter, &probe, y, mode, rows, seconds);
 }
 
@@ -92,17 +95,25 @@ static enum status measure_chain(const struct meter *meter, enum op op, int n,
 static enum status measure_one_more(const struct meter *meter, int32_t rows, int32_t cols,
                                     double *seconds) {
   double few = 0, many = 0;
-  enum status status = measure_chain(meter, OP_SCALE, SHORT_CHAIN, FUSION_OFF, rows, cols, &few);
+  enum status status =
+      measure_chain(meter, OP_SCALE, SHORT_CHAIN, DTYPE_F32, FUSION_OFF, rows, cols, &few);
   if (status == STATUS_OK)
-    status = measure_chain(meter, OP_SCALE, CHAIN, FUSION_OFF, rows, cols, &many);
+    status = measure_chain(meter, OP_SCALE, CHAIN, DTYPE_F32, FUSION_OFF, rows, cols, &many);
   *seconds = (many - few) / (CHAIN - SHORT_CHAIN);
   if (*seconds <= 0) *seconds = many / CHAIN; // a busy machine
   return status;
 }
 
+// A GPU does in a millisecond what would take a core minutes.
+static bool is_wide(const struct meter *meter) {
+  return meter->backend->caps(meter->device)->n_threads == 0;
+}
+
+// A step of a small batch: on a GPU 128 rows of 768, whose bytes take no time beside it.
 static enum status measure_launch(const struct meter *meter) {
   double seconds = 0;
-  enum status status = measure_one_more(meter, 1, 64, &seconds);
+  bool wide = is_wide(meter);
+  enum status status = measure_one_more(meter, wide ? 128 : 1, wide ? 768 : 64, &seconds);
   if (status == STATUS_OK && seconds > 0) meter->rates->launch_us = 1e6 * seconds;
   return status;
 }
@@ -119,39 +130,49 @@ static enum status measure_cache(const struct meter *meter) {
   return status;
 }
 
-static enum status measure_vector(const struct meter *meter) {
+// Operations of `op` a second in one kernel, on what the cache holds.
+static enum status measure_op(const struct meter *meter, enum op op, int n, enum dtype dtype,
+                              double flops, double *rate) {
   double seconds = 0;
-  int32_t rows = cached_rows(meter);
-  enum status status = measure_chain(meter, OP_GELU, CHAIN, FUSION_ON, rows, COLS, &seconds);
-  if (status == STATUS_OK && seconds > 0)
-    meter->rates->vector = GELU_FLOPS * CHAIN * rows * COLS / seconds;
+  int32_t rows = cached_rows(meter) * (n / CHAIN);
+  enum status status = measure_chain(meter, op, n, dtype, FUSION_ON, rows, COLS, &seconds);
+  double start = meter->rates->launch_us / 1e6;
+  if (seconds > 2 * start) seconds -= start;
+  if (status == STATUS_OK && seconds > 0) *rate = flops * n * rows * COLS / seconds;
   return status;
 }
 
+static enum status measure_vector(const struct meter *meter) {
+  struct device_rates *rates = meter->rates;
+  enum status status = measure_op(meter, OP_SCALE, LONG_CHAIN, DTYPE_F32, 1, &rates->vector);
+  if (status == STATUS_OK)
+    status = measure_op(meter, OP_GELU, CHAIN, DTYPE_F32, GELU_FLOPS, &rates->special);
+  if (status != STATUS_OK) return status;
+  if (!meter->backend->caps(meter->device)->plan.dtype_ok[DTYPE_BF16]) {
+    rates->special_16 = rates->special;
+    return STATUS_OK;
+  }
+  return measure_op(meter, OP_GELU, CHAIN, DTYPE_BF16, GELU_FLOPS, &rates->special_16);
+}
+
 // ---- products ----
-// [m, k] x [n, k], then `n_gelu` activations and perhaps a gate: seconds.
+// [m, k] x [n, k], then what is in `ops`: seconds.
 static enum status measure_product(const struct meter *meter, enum dtype dtype, int32_t m,
-                                   int32_t k, int n_gelu, bool gate, double *seconds) {
+                                   int32_t k, const enum op *ops, int n_ops, double *seconds) {
   struct probe_plan probe;
   int32_t n = k;
   probe_init(&probe, meter->backend, meter->device, meter->lane);
   int32_t in[2] = {probe_input(&probe, dtype, k), probe_weight(&probe, dtype, n, k)};
   int32_t y = probe_node(&probe, OP_LINEAR, in, 2, &attrs, dtype);
-  for (int i = 0; i < n_gelu; i++)
-    y = unary(&probe, i % 2 ? OP_TANH : OP_GELU, y);
-  if (gate) {
-    int32_t pair[2] = {y, probe_input(&probe, dtype, n)};
-    y = probe_node(&probe, OP_MUL, pair, 2, &attrs, dtype);
-  }
+  for (int i = 0; i < n_ops; i++)
+    y = probe_node(&probe, ops[i], &y, 1, &attrs, dtype);
   return time_of(meter, &probe, y, FUSION_ON, m, seconds);
 }
 
-// A GPU does in a millisecond what would take a core minutes.
 static void product_size(const struct meter *meter, int32_t *m, int32_t *k) {
-  bool wide = meter->backend->caps(meter->device)->n_threads == 0;
   int32_t scale = meter->options.scale > 0 ? meter->options.scale : 1;
-  *m = (wide ? 8192 : 512) / scale;
-  *k = (wide ? 4096 : 1024) / scale;
+  *m = (is_wide(meter) ? 8192 : 512) / scale;
+  *k = (is_wide(meter) ? 4096 : 1024) / scale;
 }
 
 static enum status measure_products(const struct meter *meter) {
@@ -163,27 +184,56 @@ static enum status measure_products(const struct meter *meter) {
   for (int d = 0; d < 3 && status == STATUS_OK; d++) {
     double seconds = 0;
     if (!caps->dtype_ok[dtypes[d]]) continue;
-    status = measure_product(meter, dtypes[d], m, k, 0, false, &seconds);
+    status = measure_product(meter, dtypes[d], m, k, NULL, 0, &seconds);
     if (status == STATUS_OK && seconds > 0)
       meter->rates->product[dtypes[d]] = 2.0 * m * k * k / seconds;
   }
   return status;
 }
 
-// What an epilogue adds to a product of few columns in k, where it weighs most.
-static enum status measure_epilogue(const struct meter *meter) {
+static enum dtype epilogue_dtype(const struct meter *meter) {
   const struct plan_caps *caps = &meter->backend->caps(meter->device)->plan;
-  enum dtype dtype = caps->dtype_ok[DTYPE_BF16] ? DTYPE_BF16 : DTYPE_F32;
-  double plain = 0, acts = 0, gate = 0;
+  return caps->dtype_ok[DTYPE_BF16] ? DTYPE_BF16 : DTYPE_F32;
+}
+
+// A factor behind a product costs nothing, but is none of a library's epilogues: what is slower
+// then is the kernel. What activations add to that is the epilogue.
+static enum status measure_epilogue(const struct meter *meter) {
+  static const enum op factor[] = {OP_SCALE}, acts[] = {OP_GELU, OP_TANH};
+  enum dtype dtype = epilogue_dtype(meter);
+  double plain = 0, scaled = 0, both = 0;
   int32_t m, k;
   product_size(meter, &m, &k);
-  enum status status = measure_product(meter, dtype, m, k, 0, false, &plain);
-  if (status == STATUS_OK) status = measure_product(meter, dtype, m, k, 2, false, &acts);
-  if (status == STATUS_OK) status = measure_product(meter, dtype, m, k, 0, true, &gate);
+  enum status status = measure_product(meter, dtype, m, k, NULL, 0, &plain);
+  if (status == STATUS_OK) status = measure_product(meter, dtype, m, k, factor, 1, &scaled);
+  if (status == STATUS_OK) status = measure_product(meter, dtype, m, k, acts, 2, &both);
   if (status != STATUS_OK || plain <= 0) return status;
-  double added = acts - plain > LEAST_SHARE * plain ? acts - plain : LEAST_SHARE * plain;
+  double added = both - scaled;
+  if (added < LEAST_SHARE * scaled) added = LEAST_SHARE * scaled;
   meter->rates->epilogue = 2 * GELU_FLOPS * m * k / added;
-  meter->rates->fused_product = gate > plain ? plain / gate : 1;
+  meter->rates->fused_product = scaled > plain ? plain / scaled : 1;
+  return status;
+}
+
+// What a fused attention does between its products, beside these at their own rate.
+static enum status measure_softmax(const struct meter *meter) {
+  enum dtype dtype = epilogue_dtype(meter);
+  int32_t heads = is_wide(meter) ? 16 : 4, m, k;
+  double seconds = 0;
+  struct probe_plan probe;
+  product_size(meter, &m, &k);
+  probe_init(&probe, meter->backend, meter->device, meter->lane);
+  int32_t in[3];
+  for (int i = 0; i < 3; i++)
+    in[i] = probe_input(&probe, dtype, heads * HEAD_DIM);
+  struct node_attrs of = {.heads = heads, .kv_heads = heads};
+  int32_t y = probe_node(&probe, OP_ATTENTION, in, 3, &of, dtype);
+  enum status status = time_of(meter, &probe, y, FUSION_ON, m, &seconds);
+  if (status != STATUS_OK || seconds <= 0) return status;
+  double scores = (double)heads * m * m,
+         rest = seconds - 4.0 * HEAD_DIM * scores / meter->rates->product[dtype];
+  if (rest < LEAST_SHARE * seconds) rest = LEAST_SHARE * seconds;
+  meter->rates->softmax = SOFTMAX_FLOPS * scores / rest;
   return status;
 }
 
@@ -225,6 +275,7 @@ enum status measure_rates(const struct backend_ops *backend, struct device *devi
   if (status == STATUS_OK) status = measure_vector(&meter);
   if (status == STATUS_OK) status = measure_products(&meter);
   if (status == STATUS_OK) status = measure_epilogue(&meter);
+  if (status == STATUS_OK) status = measure_softmax(&meter);
   if (meter.lane) backend->lane_close(device, meter.lane);
   return status;
 }

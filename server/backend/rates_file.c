@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FIRST_LINE "fusewire rates 1"
+#define FIRST_LINE "fusewire rates 2"
 #define LINE_BYTES 256
 #define FILE_BYTES_MAX (1 << 20)
 
@@ -23,6 +23,9 @@ static const struct field {
               {"write", offsetof(struct device_rates, write), 1e6, 1e15},
               {"cache", offsetof(struct device_rates, cache), 1e6, 1e16},
               {"vector", offsetof(struct device_rates, vector), 1e6, 1e17},
+              {"special", offsetof(struct device_rates, special), 1e6, 1e17},
+              {"special_16", offsetof(struct device_rates, special_16), 1e6, 1e17},
+              {"softmax", offsetof(struct device_rates, softmax), 1e6, 1e18},
               {"epilogue", offsetof(struct device_rates, epilogue), 1e6, 1e18},
               {"fused_product", offsetof(struct device_rates, fused_product), 0.01, 1},
               {"launch_us", offsetof(struct device_rates, launch_us), 1e-3, 1e6},

@@ -115,7 +115,10 @@ static bool cost_kernels(const struct facts *facts, struct fact_plan *out) {
     return false;
   }
   uint8_t all = (uint8_t)((1u << plan->n_outputs) - 1);
-  plan_cost(plan, facts->rates, &facts->batch, all, costs, &out->total);
+  if (plan_cost(plan, facts->rates, &facts->batch, all, costs, &out->total) != STATUS_OK) {
+    free(costs);
+    return false;
+  }
   for (int32_t s = 0; s < plan->n_steps; s++) {
     struct fact_kernel *kernel = &out->kernels[s];
     kernel->step = &plan->steps[s];
@@ -227,8 +230,7 @@ enum status facts_make(const struct explain_options *options, struct facts *out,
   const struct plan *plans[SIDES] = {model->plans[FUSION_OFF], model->plans[fused_mode(options)]};
   for (int side = 0; ok && side < SIDES; side++)
     ok = make_plan(out, plans[side], (enum side)side, &out->plans[side]);
-  if (ok) facts_sizes(out);
-  if (ok && facts_edges(out)) return STATUS_OK;
+  if (ok && facts_sizes(out) && facts_edges(out)) return STATUS_OK;
   return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the explanation");
 }
 

@@ -114,7 +114,7 @@ MUST_USE enum status facts_make(const struct explain_options *options, struct fa
 void facts_free(struct facts *facts);
 
 // ---- its parts, each in a file of its own; false: out of memory ----
-void facts_sizes(struct facts *facts);                                 // facts_sizes.c
+bool facts_sizes(struct facts *facts);                                 // facts_sizes.c
 bool facts_edges(struct facts *facts);                                 // facts_edges.c
 bool facts_buffers(const struct facts *facts, struct fact_plan *plan); // facts_memory.c
 
@@ -143,6 +143,8 @@ double facts_roof(const struct facts *facts, const struct fact_kernel *kernel);
 double facts_bandwidth(const struct facts *facts); // bytes a second, of the roofline's slope
 double facts_moved(const struct cost *cost);       // bytes of operands, both ways
 double facts_expected(const struct cost *cost);    // of these, through memory
+double facts_lower(const struct cost *cost);       //   at least
+double facts_upper(const struct cost *cost);       //   at most
 // Means over the entries that a line of a stretch stands for: kernel `at` of its period.
 struct cost facts_mean(const struct fact_plan *plan, const struct fold *fold, int32_t at);
 // Operations a second that are predicted for a point.

@@ -1,20 +1,23 @@
 // Batch sizes that a GPU's graphs are captured for, and what filling them up costs.
 #include "explain/facts.h"
 
-static double plan_us(const struct facts *facts, const struct batch_size *batch) {
-  const struct plan *plan = facts->plans[SIDE_FUSED].plan;
+// What a batch of another size takes longer than the one that is explained.
+static bool find_waste(const struct facts *facts, const struct batch_size *batch, double *us) {
+  const struct fact_plan *fused = &facts->plans[SIDE_FUSED];
+  uint8_t all = (uint8_t)((1u << fused->plan->n_outputs) - 1);
   struct cost total;
-  plan_cost(plan, facts->rates, batch, (uint8_t)((1u << plan->n_outputs) - 1), NULL, &total);
-  return total.us;
+  if (plan_cost(fused->plan, facts->rates, batch, all, NULL, &total) != STATUS_OK) return false;
+  *us = total.us - fused->total.us;
+  return true;
 }
 
-void facts_sizes(struct facts *facts) {
+bool facts_sizes(struct facts *facts) {
   const struct plan *plan = facts->plans[SIDE_FUSED].plan;
   struct fact_sizes *out = &facts->sizes;
   struct bucket_set set;
   struct bucket bucket;
   out->ran_tokens = facts->batch.n_tokens;
-  if (facts->caps->graph_tokens == 0 || plan->n_steps == 0) return;
+  if (facts->caps->graph_tokens == 0 || plan->n_steps == 0) return true;
   bucket_set_make(plan, facts->caps->graph_tokens, &set);
   out->n = set.n_tokens;
   out->n_seqs = set.n_seqs;
@@ -26,8 +29,8 @@ void facts_sizes(struct facts *facts) {
     out->sizes[i] = (struct fact_size){tokens, fewest, worst, worst / 2};
   }
   int32_t at = bucket_rung(&set, facts->batch.n_tokens);
-  if (at >= set.n_tokens) return;
+  if (at >= set.n_tokens || set.rungs[at] == facts->batch.n_tokens) return true;
   struct batch_size ran = facts->batch; // attention and pooling see the batch's own sequences
   ran.n_tokens = out->ran_tokens = set.rungs[at];
-  out->waste_us = plan_us(facts, &ran) - plan_us(facts, &facts->batch);
+  return find_waste(facts, &ran, &out->waste_us);
 }

@@ -39,6 +39,14 @@ double facts_expected(const struct cost *cost) {
   return cost->read.expected + cost->write.expected;
 }
 
+double facts_lower(const struct cost *cost) {
+  return cost->read.lower + cost->write.lower;
+}
+
+double facts_upper(const struct cost *cost) {
+  return cost->read.upper + cost->write.upper;
+}
+
 struct cost facts_mean(const struct fact_plan *plan, const struct fold *fold, int32_t at) {
   struct cost mean = plan->kernels[fold->first + at].cost;
   for (int32_t t = 1; t < fold->times; t++)
@@ -46,6 +54,8 @@ struct cost facts_mean(const struct fact_plan *plan, const struct fold *fold, in
   double n = fold->times;
   mean.read.compulsory /= n, mean.read.expected /= n;
   mean.write.compulsory /= n, mean.write.expected /= n;
+  mean.read.lower /= n, mean.read.upper /= n;
+  mean.write.lower /= n, mean.write.upper /= n;
   mean.flops /= n, mean.us /= n;
   mean.memory_us /= n, mean.compute_us /= n, mean.launch_us /= n;
   mean.bound = plan->kernels[fold->first + at].cost.bound;

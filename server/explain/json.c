@@ -156,6 +156,7 @@ static void device_json(struct maker *maker) {
       set_real(maker, dtype_name((enum dtype)dtype), rates->product[dtype]);
   close(maker, "}");
   set_real(maker, "vector_flops_per_s", rates->vector);
+  set_real(maker, "special_flops_per_s", rates->special);
   set_real(maker, "launch_us", rates->launch_us);
   close(maker, "}");
 }
@@ -202,8 +203,8 @@ static void set_cost(struct maker *maker, const struct cost *cost) {
   set_int(maker, "read_bytes", cost->read.compulsory);
   set_int(maker, "write_bytes", cost->write.compulsory);
   set_int(maker, "expected_bytes", facts_expected(cost));
-  set_int(maker, "lower_bytes", cost->read.lower + cost->write.lower);
-  set_int(maker, "upper_bytes", cost->read.upper + cost->write.upper);
+  set_int(maker, "lower_bytes", facts_lower(cost));
+  set_int(maker, "upper_bytes", facts_upper(cost));
   set_int(maker, "flops", cost->flops);
   set_real(maker, "memory_us", cost->memory_us);
   set_real(maker, "compute_us", cost->compute_us);

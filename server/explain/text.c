@@ -70,6 +70,23 @@ static const char *whole(double value, char *buffer) {
   return buffer;
 }
 
+// What is saved of next to nothing is not worth a number.
+#define MEMORY_LEAST 0.01
+
+static void memory_lines(const struct cost *off, const struct cost *on, struct out *out) {
+  char a[OUT_NUMBER], b[OUT_NUMBER];
+  double through = facts_expected(off);
+  if (through >= MEMORY_LEAST * facts_moved(off))
+    summary_line(out, "of these through main memory", through, facts_expected(on), out_bytes);
+  else
+    out_add(out, "%-34s %14s %14s\n", "of these through main memory", out_bytes(through, a),
+            out_bytes(facts_expected(on), b));
+  out_add(out, "%-34s %14s %14s\n", "  at least", out_bytes(facts_lower(off), a),
+          out_bytes(facts_lower(on), b));
+  out_add(out, "%-34s %14s %14s\n", "  at most", out_bytes(facts_upper(off), a),
+          out_bytes(facts_upper(on), b));
+}
+
 static void summary(const struct facts *facts, struct out *out) {
   const struct fact_plan *off = &facts->plans[SIDE_OFF], *on = &facts->plans[SIDE_FUSED];
   const struct plan_limits *limits = &on->plan->limits;
@@ -81,8 +98,7 @@ static void summary(const struct facts *facts, struct out *out) {
   summary_line(out, "bytes written", off->total.write.compulsory, on->total.write.compulsory,
                out_bytes);
   summary_line(out, "both", facts_moved(&off->total), facts_moved(&on->total), out_bytes);
-  summary_line(out, "of these through main memory", facts_expected(&off->total),
-               facts_expected(&on->total), out_bytes);
+  memory_lines(&off->total, &on->total, out);
   summary_line(out, "operations", off->total.flops, on->total.flops, out_flops);
   summary_line(out, "predicted time", off->total.us, on->total.us, out_us);
   snprintf(most, sizeof most, "intermediates, %d %s", limits->max_tokens,
@@ -139,12 +155,13 @@ static void kernel_line(const struct fact_plan *plan, const struct fold *fold, i
   const struct fact_kernel *kernel = &plan->kernels[fold->first + at];
   struct cost cost = facts_mean(plan, fold, at);
   char label[FACTS_LABEL], shown[64], point[FACTS_POINT], a[OUT_NUMBER], b[OUT_NUMBER],
-      c[OUT_NUMBER], d[OUT_NUMBER], e[OUT_NUMBER], f[OUT_NUMBER];
-  out_add(out, "%4d %4s  %-34s %8s %8s %8s %11s %6s %8s  %s\n", fold->first + at,
+      c[OUT_NUMBER], d[OUT_NUMBER], e[OUT_NUMBER], f[OUT_NUMBER], g[OUT_NUMBER], h[OUT_NUMBER];
+  out_add(out, "%4d %4s  %-34s %8s %8s %8s %8s %8s %11s %6s %8s  %s\n", fold->first + at,
           facts_point_name(plan->side, kernel->point, point),
           out_clean(facts_label(kernel->step, label), 34, shown),
           out_bytes(cost.read.compulsory, a), out_bytes(cost.write.compulsory, b),
-          out_bytes(facts_expected(&cost), c), out_flops(cost.flops, d),
+          out_bytes(facts_expected(&cost), c), out_bytes(facts_lower(&cost), g),
+          out_bytes(facts_upper(&cost), h), out_flops(cost.flops, d),
           intensity(kernel->intensity, e), out_us(cost.us, f), cost_bound_name(cost.bound));
 }
 
@@ -173,8 +190,9 @@ static void chains(const struct fact_plan *plan, struct out *out) {
 
 static void kernels_text(const struct fact_plan *plan, const char *title, struct out *out) {
   text_heading(out, title);
-  out_add(out, "         %4s %4s  %-34s %8s %8s %8s %11s %6s %8s  %s\n", "#", "at", "what it does",
-          "reads", "writes", "memory", "operations", "FLOP/B", "time", "bound by");
+  out_add(out, "         %4s %4s  %-34s %8s %8s %8s %8s %8s %11s %6s %8s  %s\n", "#", "at",
+          "what it does", "reads", "writes", "memory", "least", "most", "operations", "FLOP/B",
+          "time", "bound by");
   for (int32_t f = 0; f < plan->n_folds; f++) {
     const struct fold *fold = &plan->folds[f];
     for (int32_t i = 0; i < fold->period; i++) {
@@ -198,9 +216,10 @@ void explain_text(const struct facts *facts, struct out *out) {
   kernels_text(&facts->plans[SIDE_FUSED], "The fused plan: kernels in their order", out);
   out_raw(out,
           "\n\"at\": the kernel's point in the roofline below. \"memory\": of what it reads and "
-          "writes, what is not found in\nthe cache.");
+          "writes, what is not found in\nthe cache, and what it reads again; \"least\", \"most\": "
+          "the bounds of that (docs/TRAFFIC.md).");
   if (repeats(&facts->plans[SIDE_FUSED]))
-    out_raw(out, " \"12x |\": lines that come so many times over, with the mean of what differs.");
+    out_raw(out, "\n\"12x |\": lines that come so many times over, with the mean of what differs.");
   out_raw(out, "\n");
   kernels_text(&facts->plans[SIDE_OFF], "One op at a time: kernels in their order", out);
   explain_text_details(facts, out);

@@ -1,12 +1,17 @@
-// The roofline of one kernel, and what a plan's steps find in the cache. docs/PLANNER.md.
+// What a kernel takes: its bytes through memory and the cache, its operations by the units that do
+// them, how the two hide behind each other. docs/PLANNER.md has every formula.
 #include "graph/cost.h"
 
 #include "base/log.h"
+#include "graph/expected.h"
+
+#include <math.h>
+#include <stdlib.h>
 
 #define US 1e6
-#define CACHE_SHARE 0.5      // of the last-level cache: what a stream of other data leaves of it
-#define ATTENTION_TILE 128.0 // queries that pass over the keys and values together
-#define LOOK_AROUND 256      // steps within which what is in the cache is looked for
+#define ATTENTION_TILE 128  // queries that pass over the keys and values together
+#define ATTENTION_HALF 64   // of them, that one of its two halves computes
+#define ATTENTION_START 128 // keys whose time a tile takes to start and to end
 
 const char *cost_bound_name(enum cost_bound bound) {
   static const char *const names[BOUNDS] = {"memory", "compute", "launch"};
@@ -19,10 +24,6 @@ static double least(double a, double b) {
 static double most(double a, double b) {
   return a > b ? a : b;
 }
-static double share(double value) {
-  return least(most(value, 0), 1);
-}
-
 struct batch_size batch_of(int64_t n_tokens, int64_t length) {
   if (length < 1 || length > n_tokens) length = n_tokens;
   int64_t whole = n_tokens / length, rest = n_tokens % length;
@@ -41,12 +42,7 @@ static double rows_at(enum row_kind rows, const struct batch_size *batch) {
   return rows == ROWS_SCORES ? (double)batch->sum_sq : (double)batch->n_tokens;
 }
 
-// ---- one kernel ----
-// What of its bytes is in the cache, in bytes: as expected, and at best.
-struct found {
-  double read, read_best, write, write_best;
-};
-
+// ---- bytes ----
 // Bytes a second of a mix with this share of writes, between the mixes that were measured.
 static double bandwidth(const struct device_rates *rates, double writes) {
   const double at[] = {0, 1.0 / 3, 0.5, 1};
@@ -55,101 +51,164 @@ static double bandwidth(const struct device_rates *rates, double writes) {
   return rate[i] + (rate[i + 1] - rate[i]) * (writes - at[i]) / (at[i + 1] - at[i]);
 }
 
+enum product_class product_class_of(const struct kernel_work *work,
+                                    const struct device_rates *rates) {
+  if (rates->plain_dtypes >> work->dtype & 1) return CLASS_PLAIN;
+  bool library = rates->library_epilogues && !(work->epilogue_kinds & ~rates->library_epilogues);
+  return library ? CLASS_LIBRARY : CLASS_OWN;
+}
+
+// What tiles read again: expected, if the last-level cache held nothing, and at most.
 struct again {
   double expected, upper;
 };
 
-// What tiles read again. A product goes by groups of row tiles, each of which passes over the
-// weights: those stay in the cache while they are small; a matrix as large as its share of the
-// cache comes from memory every time.
 static struct again read_again(const struct kernel_work *work, const struct device_rates *rates,
                                const struct batch_size *batch) {
-  if (work->kind == STEP_ATTENTION)
+  if (work->kind == STEP_ATTENTION) // from the cache
     return (struct again){0, most(traffic_at(&work->again, batch), 0)};
   if (work->kind != STEP_LINEAR) return (struct again){0};
-  double m = rows_at(work->rows, batch), element = (double)dtype_bytes(work->dtype);
-  double x = m * work->k * element, w = (double)work->n * work->k * element;
-  double tiles_m = __builtin_ceil(m / rates->tile_m),
-         tiles_n = __builtin_ceil(1.0 * work->n / rates->tile_n);
-  // A group of tiles passes over the weights once.
-  double passes = __builtin_ceil(tiles_m / rates->tile_group),
-         room = CACHE_SHARE * (double)rates->cache_bytes;
-  double missed = room > 0 ? share(2 * w / room - 1) : 1;
-  bool x_in_memory = traffic_at(&work->traffic.read, batch) >= w + x;
-  return (struct again){.expected = missed * w * most(passes - 1, 0),
-                        .upper = (x_in_memory ? x * (tiles_n - 1) : 0) + w * most(tiles_m - 1, 0)};
+  const struct product_walk *walk = &rates->walks[product_class_of(work, rates)];
+  struct cache_facts kept = cache_facts_of(rates), nothing = {0};
+  struct product_sizes sizes = {.m = rows_at(work->rows, batch),
+                                .n = work->n,
+                                .k = work->k,
+                                .x_bytes = (double)dtype_bytes(work->dtype),
+                                .y_bytes = work->y_bytes};
+  return (struct again){.expected = product_read_again(&sizes, walk, &kept),
+                        .upper = product_read_again(&sizes, walk, &nothing)};
 }
 
-static double compute_seconds(const struct kernel_work *work, const struct device_rates *rates,
-                              const struct batch_size *batch) {
-  double product = traffic_at(&work->product_flops, batch),
-         epilogue = traffic_at(&work->epilogue_flops, batch);
-  double vector = traffic_at(&work->traffic.flops, batch) - product - epilogue;
+// ---- operations ----
+static double product_rate(const struct kernel_work *work, const struct device_rates *rates) {
   double rate =
       rates->product[work->dtype] > 0 ? rates->product[work->dtype] : rates->product[DTYPE_F32];
-  if (rates->library_epilogues && (work->epilogue_kinds & ~rates->library_epilogues))
-    rate *= rates->fused_product;
-  return product / rate + epilogue / rates->epilogue + vector / rates->vector;
+  bool own = rates->library_epilogues && work->kind == STEP_LINEAR &&
+             product_class_of(work, rates) == CLASS_OWN;
+  return own ? rate * rates->fused_product : rate;
 }
 
+// A product by tiles of its result, of the size that takes least: so many rounds of all units, each
+// as long as a tile's operations or the loading of its operands. However few rows there are, the
+// smallest tile is loaded step by step of k.
+static double tiled_seconds(const struct kernel_work *work, const struct device_rates *rates,
+                            double m) {
+  static const int32_t tiles[][2] = {{128, 192}, {128, 128}, {64, 64}, {64, 32}};
+  double best = INFINITY, unit = product_rate(work, rates) / rates->units;
+  for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
+    double rows = tiles[i][0], cols = tiles[i][1];
+    double rounds = ceil(ceil(m / rows) * ceil(work->n / cols) / rates->units);
+    double loaded =
+        (least(rows, m) + least(cols, work->n)) * work->k * (double)dtype_bytes(work->dtype);
+    best = least(best, rounds * most(2 * rows * cols * work->k / unit, loaded / rates->unit_load));
+  }
+  double start = (64 + 32) * (double)work->k * (double)dtype_bytes(work->dtype) / rates->unit_load;
+  return most(best, start);
+}
+
+// A fused attention by tiles of queries of one head, over all keys of their sequence.
+static double attention_seconds(const struct kernel_work *work, const struct device_rates *rates,
+                                const struct batch_size *batch) {
+  double seconds = traffic_at(&work->product_flops, batch) / product_rate(work, rates) +
+                   traffic_at(&work->softmax_flops, batch) / rates->softmax;
+  double length = (double)batch->sum_sq / most((double)batch->n_tokens, 1);
+  if (rates->units == 0 || length <= 0) return seconds;
+  // of a causal one, the tile on the diagonal is computed in full
+  double counted = work->causal ? (length + 1) / 2 : length,
+         keys = (work->causal ? (length + ATTENTION_TILE) / 2 : length) + ATTENTION_START;
+  double mean = (double)batch->n_tokens / (double)batch->n_seqs,
+         tiles_each = ceil(mean / ATTENTION_TILE),
+         tiles = work->heads * (double)batch->n_seqs * tiles_each;
+  double one = seconds * keys / counted * ATTENTION_TILE / (double)batch->n_tokens * rates->units /
+               work->heads;
+  // half a tile takes as long, but two of them share a unit
+  double used = ceil(mean / ATTENTION_HALF) * ATTENTION_HALF / (tiles_each * ATTENTION_TILE);
+  return most(one, one * used * ceil(tiles / rates->units));
+}
+
+static double product_seconds(const struct kernel_work *work, const struct device_rates *rates,
+                              const struct batch_size *batch) {
+  if (work->kind == STEP_ATTENTION) return attention_seconds(work, rates, batch);
+  if (work->kind == STEP_LINEAR && rates->units > 0)
+    return tiled_seconds(work, rates, rows_at(work->rows, batch));
+  return traffic_at(&work->product_flops, batch) / product_rate(work, rates);
+}
+
+static double vector_seconds(const struct kernel_work *work, const struct device_rates *rates,
+                             const struct batch_size *batch) {
+  double special = traffic_at(&work->special_flops, batch),
+         plain = traffic_at(&work->traffic.flops, batch) - special -
+                 traffic_at(&work->product_flops, batch) -
+                 traffic_at(&work->epilogue_flops, batch) - traffic_at(&work->softmax_flops, batch);
+  return plain / rates->vector + special / (work->exact ? rates->special : rates->special_16);
+}
+
+// ---- one kernel ----
 static enum cost_bound bound_of(const struct cost *cost) {
   if (cost->launch_us > cost->memory_us && cost->launch_us > cost->compute_us) return BOUND_LAUNCH;
   return cost->compute_us > cost->memory_us ? BOUND_COMPUTE : BOUND_MEMORY;
 }
 
-static struct byte_bounds bounds_of(double bytes, double found, double found_best,
-                                    struct again again) {
-  return (struct byte_bounds){.compulsory = bytes,
-                              .expected = bytes - found + again.expected,
-                              .lower = bytes - found_best,
-                              .upper = bytes + again.upper};
+// How long memory, the product and what is behind it take together.
+static double together(double memory, double product, double rest, const struct kernel_work *work,
+                       const struct device_rates *rates) {
+  if (work->kind != STEP_LINEAR || rates->overlap <= 0) return most(memory, product + rest);
+  double p = rates->overlap, other = memory + rest;
+  return product <= 0 ? other : pow(pow(product, p) + pow(other, p), 1 / p);
 }
 
+// Kernels of an unfused attention on a GPU are no faster where the cache has what they read.
+static double cache_rate(const struct kernel_work *work, const struct device_rates *rates) {
+  bool slow = rates->units > 0 && (work->kind == STEP_SCORES || work->kind == STEP_CONTEXT ||
+                                   work->kind == STEP_SCORES_SOFTMAX);
+  return slow ? least(rates->copy, rates->cache) : rates->cache;
+}
+
+// `again`: bytes of operands that are read again, from the cache.
 static struct cost price(const struct kernel_work *work, const struct device_rates *rates,
-                         const struct batch_size *batch, const struct found *found) {
-  struct cost cost = {.launches = work->launches};
-  if (work->launches == 0) return cost;
-  struct again again = read_again(work, rates, batch);
-  cost.read =
-      bounds_of(traffic_at(&work->traffic.read, batch), found->read, found->read_best, again);
-  cost.write = bounds_of(traffic_at(&work->traffic.write, batch), found->write, found->write_best,
-                         (struct again){0});
+                         const struct batch_size *batch, const struct byte_bounds *read,
+                         const struct byte_bounds *write, double again) {
+  struct cost cost = {.launches = work->launches, .read = *read, .write = *write};
   cost.flops = traffic_at(&work->traffic.flops, batch);
-  double moved = cost.read.expected + cost.write.expected;
-  bool spills = work->live_row_bytes > (double)rates->row_bytes;
-  double cached = found->read + found->write + (again.upper - again.expected);
-  if (spills) cached += work->live_row_bytes * work->row_passes * rows_at(work->rows, batch);
-  double memory = moved > 0 ? moved / bandwidth(rates, cost.write.expected / moved) : 0;
-  cost.memory_us = US * most(memory, (moved + cached) / rates->cache);
-  cost.compute_us = US * compute_seconds(work, rates, batch);
-  cost.launch_us = work->launches * rates->launch_us;
-  cost.us = most(cost.memory_us, cost.compute_us) + cost.launch_us;
+  double moved = read->expected + write->expected,
+         passed = most(read->compulsory + write->compulsory, moved) + again;
+  if (work->live_row_bytes > (double)rates->row_bytes) // it spills
+    passed += work->live_row_bytes * work->row_passes * rows_at(work->rows, batch);
+  double memory = moved > 0 ? moved / bandwidth(rates, write->expected / moved) : 0;
+  memory = most(memory, passed / cache_rate(work, rates));
+  double product = product_seconds(work, rates, batch),
+         rest = traffic_at(&work->epilogue_flops, batch) / rates->epilogue +
+                vector_seconds(work, rates, batch);
+  cost.memory_us = US * memory;
+  cost.compute_us = US * (product + rest);
+  bool starts = product > 0; // a pipeline that has to fill
+  cost.launch_us = work->launches * (rates->launch_us + (starts ? rates->start_us : 0));
+  cost.us = US * together(memory, product, rest, work, rates) + cost.launch_us;
   cost.bound = bound_of(&cost);
   cost.intensity = moved > 0 ? cost.flops / moved : 0;
   return cost;
 }
 
-// Of `bytes` that were touched while `apart` other bytes passed, what is still in a cache of
-// `room`: as expected, all while they take no more than the share that streams leave, none once
-// they would fill it; at best, as much as it holds.
-static double expected_there(double bytes, double apart, double room) {
-  if (bytes <= 0 || room <= 0) return 0;
-  return bytes * share((room - apart - bytes) / (room * (1 - CACHE_SHARE)));
-}
-static double best_there(double bytes, double apart, double room) {
-  return least(most(room - apart, 0), bytes);
+static struct byte_bounds bounds_of(double bytes, double hot, double lost, double room,
+                                    const struct again *again) {
+  return (struct byte_bounds){.compulsory = bytes,
+                              .expected = bytes - hot * (1 - lost) + again->expected,
+                              .lower = bytes - least(hot, room),
+                              .upper = bytes + again->upper};
 }
 
 struct cost work_cost(const struct kernel_work *work, const struct device_rates *rates,
                       const struct batch_size *batch) {
-  double room = (double)rates->cache_bytes, read = traffic_at(&work->hot_read, batch),
-         write = traffic_at(&work->hot_write, batch);
-  // What the kernel reads otherwise passes through the cache between the writing and the reading.
-  struct found found = {.read = expected_there(read, 0, room),
-                        .read_best = best_there(read, 0, room),
-                        .write = expected_there(write, 0, room),
-                        .write_best = best_there(write, 0, room)};
-  return price(work, rates, batch, &found);
+  if (work->launches == 0) return (struct cost){0};
+  struct cache_facts kept = cache_facts_of(rates);
+  struct again again = read_again(work, rates, batch), none = {0};
+  double room = (double)rates->cache_bytes, in = traffic_at(&work->hot_read, batch),
+         out = traffic_at(&work->hot_write, batch);
+  struct byte_bounds read = bounds_of(traffic_at(&work->traffic.read, batch), in,
+                                      expected_lost(in, &kept), room, &again),
+                     write = bounds_of(traffic_at(&work->traffic.write, batch), out,
+                                       expected_lost(out, &kept), room, &none);
+  return price(work, rates, batch, &read, &write, again.upper - again.expected);
 }
 
 bool decision_cost(const struct decision *decision, const struct device_rates *rates,
@@ -161,119 +220,6 @@ bool decision_cost(const struct decision *decision, const struct device_rates *r
   cost_add(apart, &second);
   *fused = work_cost(&decision->both, rates, batch);
   return decision->legal;
-}
-
-// ---- a step among its neighbours ----
-static bool in_arena(const struct operand *operand) {
-  return operand->place == PLACE_ARENA;
-}
-
-// Columns of one buffer, or the same.
-static bool same_memory(const struct operand *a, const struct operand *b) {
-  int64_t row = a->stride * (int64_t)dtype_bytes(a->dtype),
-          apart = a->offset_bytes - b->offset_bytes;
-  return in_arena(a) && in_arena(b) && a->stride == b->stride && apart < row && -apart < row;
-}
-
-static double touched_by(const struct step *step, const struct batch_size *batch) {
-  return traffic_at(&step->traffic.read, batch) + traffic_at(&step->traffic.write, batch);
-}
-
-static bool touches(const struct step *step, const struct operand *operand, bool writes_only) {
-  for (int i = 0; i < step->n_out; i++)
-    if (same_memory(&step->out[i], operand)) return true;
-  for (int i = 0; i < step->n_in && !writes_only; i++)
-    if (same_memory(&step->in[i], operand)) return true;
-  return false;
-}
-
-struct walk {
-  const struct plan *plan;
-  const struct device_rates *rates;
-  const struct batch_size *batch;
-  uint8_t outputs;
-  double footprint; // bytes that one batch touches
-};
-
-// Bytes that passed since `operand` was last touched before step s; inputs were copied in before
-// the first step. Infinite beyond the cache.
-static double since_touched(const struct walk *walk, int32_t s, const struct operand *operand) {
-  double bytes = 0;
-  for (int32_t p = s - 1; p >= 0; p--) {
-    const struct step *step = &walk->plan->steps[p];
-    if (!(step->needed_by & walk->outputs)) continue;
-    if (touches(step, operand, false)) return bytes;
-    bytes += touched_by(step, walk->batch);
-    if (bytes > (double)walk->rates->cache_bytes || s - p > LOOK_AROUND) return __builtin_inf();
-  }
-  return bytes;
-}
-
-// Bytes that pass until the memory of `operand` is written again, in this batch; in the next one,
-// all that a batch touches.
-static double until_written(const struct walk *walk, int32_t s, const struct operand *operand) {
-  double bytes = 0;
-  int32_t n = walk->plan->n_steps;
-  for (int32_t i = 1;; i++) {
-    if (s + i >= n) return walk->footprint;
-    const struct step *step = &walk->plan->steps[s + i];
-    if (!(step->needed_by & walk->outputs)) continue;
-    if (touches(step, operand, true)) return bytes;
-    bytes += touched_by(step, walk->batch);
-    if (bytes > (double)walk->rates->cache_bytes || i > LOOK_AROUND) return __builtin_inf();
-  }
-}
-
-static double operand_bytes(const struct operand *operand, const struct batch_size *batch) {
-  return (double)operand->cols * (double)dtype_bytes(operand->dtype) *
-         rows_at(operand->rows, batch);
-}
-
-static bool is_repeated(const struct step *step, int i) {
-  for (int j = 0; j < i; j++)
-    if (step->in[j].tensor == step->in[i].tensor && step->in[j].place == step->in[i].place)
-      return true;
-  return false;
-}
-
-static bool reads_all_of(const struct step *step, int i) {
-  if (step->kind != STEP_ROW || i >= step->row.n_inputs) return true;
-  return step->row.inputs[i].cls != IN_GATHER && step->row.inputs[i].cls != IN_POOL_CLS;
-}
-
-static struct found found_by(const struct walk *walk, int32_t s) {
-  const struct step *step = &walk->plan->steps[s];
-  double room = (double)walk->rates->cache_bytes, arena = 0;
-  struct found found = {0};
-  for (int i = 0; i < step->n_in; i++) {
-    const struct operand *operand = &step->in[i];
-    if (!in_arena(operand) || is_repeated(step, i) || !reads_all_of(step, i)) continue;
-    double bytes = operand_bytes(operand, walk->batch), apart = since_touched(walk, s, operand);
-    arena += bytes;
-    found.read += expected_there(bytes, apart, room);
-    found.read_best += best_there(bytes, apart, room);
-  }
-  // The rest is weights, tables, indices: they come round once a batch.
-  double others = most(traffic_at(&step->traffic.read, walk->batch) - arena, 0);
-  found.read +=
-      walk->footprint > 0 ? others * expected_there(walk->footprint, 0, room) / walk->footprint : 0;
-  found.read_best += walk->footprint > 0 ? others * share(room / walk->footprint) : 0;
-  for (int i = 0; i < step->n_out; i++) {
-    if (!in_arena(&step->out[i])) continue;
-    double bytes = operand_bytes(&step->out[i], walk->batch),
-           apart = until_written(walk, s, &step->out[i]);
-    found.write += expected_there(bytes, apart, room);
-    found.write_best += best_there(bytes, apart, room);
-  }
-  return found;
-}
-
-static double footprint_of(const struct walk *walk) {
-  double bytes = 0;
-  for (int32_t s = 0; s < walk->plan->n_steps; s++)
-    if (walk->plan->steps[s].needed_by & walk->outputs)
-      bytes += touched_by(&walk->plan->steps[s], walk->batch);
-  return bytes;
 }
 
 // ---- a whole plan ----
@@ -291,20 +237,70 @@ void cost_add(struct cost *sum, const struct cost *cost) {
   sum->intensity = moved > 0 ? sum->flops / moved : 0;
 }
 
-void plan_cost(const struct plan *plan, const struct device_rates *rates,
-               const struct batch_size *batch, uint8_t outputs, struct cost *steps,
-               struct cost *total) {
-  struct walk walk = {.plan = plan, .rates = rates, .batch = batch, .outputs = outputs};
-  walk.footprint = footprint_of(&walk);
-  *total = (struct cost){0};
+// The bytes of each step: as expected, and if the whole cache kept what it can and no product read
+// anything again.
+struct step_bytes {
+  struct step_expected *expected, *least;
+  struct product_walk *walks;
+};
+
+static enum status walk(const struct plan *plan, const struct device_rates *rates,
+                        const struct batch_size *batch, uint8_t outputs, struct step_bytes *out) {
+  struct cache_facts kept = cache_facts_of(rates), whole = {rates->cache_bytes, INFINITY};
+  struct expected_batch of = {.n_tokens = batch->n_tokens,
+                              .n_seqs = batch->n_seqs,
+                              .sum_sq = batch->sum_sq,
+                              .outputs = outputs,
+                              .n_arenas = 1};
+  size_t n = (size_t)plan->n_steps + 1;
+  out->expected = calloc(n, sizeof *out->expected);
+  out->least = calloc(n, sizeof *out->least);
+  out->walks = calloc(n, sizeof *out->walks);
+  if (!out->expected || !out->least || !out->walks) return STATUS_RESOURCE_EXHAUSTED;
   for (int32_t s = 0; s < plan->n_steps; s++) {
+    if (plan->steps[s].kind != STEP_LINEAR) continue;
+    struct kernel_work work = step_work(&plan->steps[s]);
+    out->walks[s] = rates->walks[product_class_of(&work, rates)];
+  }
+  enum status status = plan_expected_steps(plan, &kept, out->walks, &of, out->expected);
+  if (status != STATUS_OK) return status;
+  return plan_expected_steps(plan, &whole, NULL, &of, out->least);
+}
+
+static struct byte_bounds step_bounds(double bytes, double expected, double lower, double upper) {
+  struct byte_bounds bounds = {bytes, expected, lower, upper};
+  bounds.upper = most(bounds.upper, bytes);
+  bounds.expected = least(bounds.expected, bounds.upper);
+  bounds.lower = least(bounds.lower, least(bytes, bounds.expected));
+  return bounds;
+}
+
+static struct cost step_cost(const struct step *step, const struct device_rates *rates,
+                             const struct batch_size *batch, const struct step_bytes *bytes,
+                             int32_t s) {
+  struct kernel_work work = step_work(step);
+  struct again again = read_again(&work, rates, batch);
+  double in = traffic_at(&step->traffic.read, batch), out = traffic_at(&step->traffic.write, batch);
+  struct byte_bounds read = step_bounds(in, bytes->expected[s].now.read, bytes->least[s].now.read,
+                                        in + again.upper),
+                     write = step_bounds(out, bytes->expected[s].own_write,
+                                         bytes->least[s].own_write, out);
+  return price(&work, rates, batch, &read, &write, again.upper - again.expected);
+}
+
+enum status plan_cost(const struct plan *plan, const struct device_rates *rates,
+                      const struct batch_size *batch, uint8_t outputs, struct cost *steps,
+                      struct cost *total) {
+  struct step_bytes bytes = {0};
+  enum status status = walk(plan, rates, batch, outputs, &bytes);
+  *total = (struct cost){0};
+  for (int32_t s = 0; s < plan->n_steps && status == STATUS_OK; s++) {
     struct cost cost = {0};
-    if (plan->steps[s].needed_by & outputs) {
-      struct kernel_work work = step_work(&plan->steps[s]);
-      struct found found = found_by(&walk, s);
-      cost = price(&work, rates, batch, &found);
-    }
+    if (plan->steps[s].needed_by & outputs)
+      cost = step_cost(&plan->steps[s], rates, batch, &bytes, s);
     if (steps) steps[s] = cost;
     cost_add(total, &cost);
   }
+  free(bytes.expected), free(bytes.least), free(bytes.walks);
+  return status;
 }

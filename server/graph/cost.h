@@ -14,16 +14,21 @@ void cost_add(struct cost *sum, const struct cost *cost);
 
 struct kernel_work step_work(const struct step *step);
 
+// The kernels that a product with this epilogue runs on.
+enum product_class product_class_of(const struct kernel_work *work,
+                                    const struct device_rates *rates);
+
 // One kernel on its own, what it reads and writes not in cache but for its `hot` bytes.
 struct cost work_cost(const struct kernel_work *work, const struct device_rates *rates,
                       const struct batch_size *batch);
 
 // The steps that `outputs` (mask of signature outputs) needs, in their order, as they run batch
-// after batch: what an earlier one left in the cache is found there. Fills steps[n_steps] unless it
-// is NULL (a step that is not needed: zeros), and the sum.
-void plan_cost(const struct plan *plan, const struct device_rates *rates,
-               const struct batch_size *batch, uint8_t outputs, struct cost *steps,
-               struct cost *total);
+// after batch: what an earlier one left in the cache is found there (graph/expected.h). Fills
+// steps[n_steps] unless it is NULL (a step that is not needed: zeros), and the sum.
+// RESOURCE_EXHAUSTED: no memory.
+MUST_USE enum status plan_cost(const struct plan *plan, const struct device_rates *rates,
+                               const struct batch_size *batch, uint8_t outputs, struct cost *steps,
+                               struct cost *total);
 
 // Decision i of the plan: its two kernels and its one. False when it had no choice.
 bool decision_cost(const struct decision *decision, const struct device_rates *rates,

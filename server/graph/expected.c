@@ -6,28 +6,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK 8192
 #define NONE (-1)
+// Bytes of a chunk, and in how many a batch is walked at most, for the sake of time: a batch of
+// more bytes is walked in larger ones, down to one set of them in the whole cache.
+#define LEAST_CHUNK 8192
+#define MOST_CHUNKS 16384
 
 // ---- the cache ----
 // Chunks are numbered: arena after arena, then weight after weight. Each belongs to one set, picked
 // by a hash of its number, and a set keeps the WAYS that were used last. So what is walked over in
 // turns is not lost all at once as it outgrows the cache, but more and more of it.
 #define WAYS 64
-#define UNWRITTEN_WAYS 39 // written ones beyond go to memory, the longest unused first
+#define UNWRITTEN_SHARE 0.61 // of a set: written ones beyond go to memory, the longest unused first
 struct set {
   int32_t first, last, n, n_unwritten; // first: that was used longest ago
 };
 struct chunk {
   int32_t before, after; // in its set
-  bool cached, unwritten;
+  bool cached;
+  int32_t writer;   // step that wrote to it last
+  double unwritten; // part of it that is to be written to memory
 };
 struct cache {
   bool unbounded;
   struct set *sets;
   struct chunk *chunks;
-  int32_t n_sets, ways;
-  struct expected now; // of the step that walks
+  int64_t chunk; // bytes
+  int32_t n_sets, ways, unwritten_ways;
+  int32_t step;                // that walks
+  struct step_expected *steps; // [n_steps]
 };
 
 static struct set *set_of(const struct cache *c, int32_t i) {
@@ -51,10 +58,12 @@ static void set_append(struct cache *c, struct set *set, int32_t i) {
 }
 
 static void write_back(struct cache *c, struct set *set, int32_t i) {
-  if (!c->chunks[i].unwritten) return;
-  c->chunks[i].unwritten = false;
+  if (c->chunks[i].unwritten <= 0) return;
+  double bytes = (double)c->chunk * c->chunks[i].unwritten;
+  c->steps[c->step].now.write += bytes;
+  c->steps[c->chunks[i].writer].own_write += bytes;
+  c->chunks[i].unwritten = 0;
   set->n_unwritten--;
-  c->now.write += CHUNK;
 }
 
 // `part` of the chunk are bytes that count.
@@ -64,9 +73,13 @@ static void touch(struct cache *c, int32_t i, double part, bool write) {
   if (chunk->cached)
     set_remove(c, set, i);
   else if (!write)
-    c->now.read += CHUNK * part;
-  set->n_unwritten += write && !chunk->unwritten;
-  chunk->unwritten |= write;
+    c->steps[c->step].now.read += (double)c->chunk * part;
+  if (write) {
+    set->n_unwritten += chunk->unwritten <= 0;
+    // small tensors side by side in one chunk, or the same one again
+    if (chunk->unwritten < part) chunk->unwritten = part;
+    chunk->writer = c->step;
+  }
   chunk->cached = true;
   set_append(c, set, i);
   if (c->unbounded) return;
@@ -76,19 +89,22 @@ static void touch(struct cache *c, int32_t i, double part, bool write) {
     c->chunks[oldest].cached = false;
     set_remove(c, set, oldest);
   }
-  if (set->n_unwritten > UNWRITTEN_WAYS) {
+  if (set->n_unwritten > c->unwritten_ways) {
     int32_t oldest = set->first;
-    while (!c->chunks[oldest].unwritten)
+    while (c->chunks[oldest].unwritten <= 0)
       oldest = c->chunks[oldest].after;
     write_back(c, set, oldest);
   }
 }
 
 static enum status cache_init(struct cache *c, int64_t bytes, int64_t n_chunks) {
-  *c = (struct cache){.unbounded = bytes<0, .ways = bytes> 0 ? WAYS : 0};
   if (n_chunks >= INT32_MAX) return STATUS_RESOURCE_EXHAUSTED;
-  int64_t n_sets = bytes / (CHUNK * WAYS);
-  c->n_sets = n_sets < 1 ? 1 : n_sets > n_chunks ? (int32_t)n_chunks : (int32_t)n_sets;
+  int64_t held = bytes > 0 ? bytes / c->chunk : 0, n_sets = held / WAYS;
+  c->unbounded = bytes < 0;
+  if (n_sets < 1) n_sets = 1;
+  c->ways = (int32_t)(held / n_sets); // WAYS, or somewhat more of few sets
+  c->unwritten_ways = (int32_t)(UNWRITTEN_SHARE * c->ways);
+  c->n_sets = n_sets > n_chunks ? (int32_t)n_chunks : (int32_t)n_sets;
   c->sets = calloc((size_t)c->n_sets, sizeof *c->sets);
   c->chunks = calloc((size_t)n_chunks + 1, sizeof *c->chunks);
   if (!c->sets || !c->chunks) return STATUS_RESOURCE_EXHAUSTED;
@@ -141,13 +157,13 @@ static bool region_of(const struct walker *w, const struct operand *o, int64_t w
   int64_t es = (int64_t)dtype_bytes(o->dtype), rows = rows_of(w, o->rows);
   *out = (struct region){.part = 1};
   if (o->place == PLACE_WEIGHT) {
-    out->offset = w->weight_chunk[o->weight[0]] * CHUNK, out->bytes = weight;
+    out->offset = w->weight_chunk[o->weight[0]] * w->cache.chunk, out->bytes = weight;
     out->weight = true;
     return true;
   }
   if (o->place != PLACE_ARENA) return false;
   int64_t stride = o->stride > 0 ? o->stride : o->cols;
-  out->offset = arena * w->arena_chunks * CHUNK + o->offset_bytes;
+  out->offset = arena * w->arena_chunks * w->cache.chunk + o->offset_bytes;
   out->bytes = ((rows - 1) * stride + o->cols) * es;
   out->part = (double)o->cols / (double)stride;
   return rows > 0;
@@ -174,10 +190,13 @@ static int add_region(struct region *regions, int n, const struct region *r) {
 static void walk_part(struct cache *c, const struct region *r, double from, double to) {
   int64_t begin = r->offset + (int64_t)((double)r->bytes * from),
           end = r->offset + (int64_t)((double)r->bytes * to);
-  double part = r->part * (r->bytes < CHUNK ? (double)r->bytes / CHUNK : 1);
+  int64_t chunk = c->chunk;
+  // all of its chunks together count as its bytes
+  int64_t n = (r->offset + r->bytes + chunk - 1) / chunk - r->offset / chunk;
+  double part = n > 0 ? r->part * (double)r->bytes / (double)(n * chunk) : 0;
   // a chunk belongs to the part in which it begins, the first to whoever has it
-  int64_t first = from > 0 ? (begin + CHUNK - 1) / CHUNK : begin / CHUNK;
-  for (int64_t i = first; i * CHUNK < end; i++)
+  int64_t first = from > 0 ? (begin + chunk - 1) / chunk : begin / chunk;
+  for (int64_t i = first; i * chunk < end; i++)
     touch(c, (int32_t)i, part, r->write);
 }
 
@@ -187,7 +206,7 @@ static void walk_part(struct cache *c, const struct region *r, double from, doub
 
 static void gather(struct walker *w, const struct step *step, int i) {
   // rows anywhere in a table: taken as not cached
-  w->cache.now.read +=
+  w->cache.steps[w->cache.step].now.read +=
       (double)rows_of(w, step->rows) * step->in[i].cols * (double)dtype_bytes(step->in[i].dtype);
 }
 
@@ -242,42 +261,61 @@ static void walk_product(struct walker *w, const struct step *step, const struct
   }
 }
 
-// ---- what a product reads again ----
+// ---- formulas ----
 // The share that is not found any more, of what comes round after so many bytes. The slopes are
 // measured ones (docs/TRAFFIC.md).
 static double missed(double passed, double held, double middle, double slope) {
   return held <= 0 ? 1 : 1 / (1 + exp((middle - passed / held) / slope));
 }
 
-static double read_again(const struct walker *w, const struct step *step,
-                         const struct product_walk *walk) {
-  const struct linear_problem *p = &step->linear;
-  const struct cache_facts *cache = w->cache_facts;
-  double m = (double)rows_of(w, step->rows), n = p->n, k = p->k;
-  double es = (double)dtype_bytes(p->x_dtype), y_es = (double)dtype_bytes(p->y_dtype);
+struct cache_facts cache_facts_of(const struct device_rates *rates) {
+  double bytes = (double)rates->cache_bytes;
+  return (struct cache_facts){(int64_t)(rates->kept * bytes), rates->kept_product * bytes};
+}
+
+// Half is lost when a tensor and the one made of it, of the same size, fill the cache: copies of 20
+// MB lose 22 %, of 24 MB 78 %, in a cache that holds 46.
+double expected_lost(double passed, const struct cache_facts *cache) {
+  return cache->bytes < 0 ? 0 : missed(2 * passed, (double)cache->bytes, 0.96, 0.07);
+}
+
+double product_read_again(const struct product_sizes *sizes, const struct product_walk *walk,
+                          const struct cache_facts *cache) {
+  double m = sizes->m, n = sizes->n, es = sizes->x_bytes, y_es = sizes->y_bytes;
   double rows = walk->rows > 0 && walk->rows < m ? walk->rows : m,
          cols = walk->cols > 0 && walk->cols < n ? walk->cols : n;
-  double x = rows * k * es, all_w = n * k * es, some_w = cols * k * es;
+  if (m <= 0 || cache->bytes < 0) return 0;
+  double x = rows * sizes->k * es, all_w = n * sizes->k * es, some_w = cols * sizes->k * es;
   double lost_w = missed(x + all_w + rows * n * y_es, cache->product_bytes, 1.05, 0.09),
          lost_x = missed(x + some_w + rows * cols * y_es, cache->product_bytes, 1.05, 0.09);
   if (walk->roughly) lost_x = missed(x + 3 * some_w, (double)cache->bytes, 1.45, 0.55);
-  return (ceil(m / rows) - 1) * all_w * lost_w + (ceil(n / cols) - 1) * m * k * es * lost_x;
+  return (ceil(m / rows) - 1) * all_w * lost_w + (ceil(n / cols) - 1) * m * sizes->k * es * lost_x;
 }
 
-static void walk_batch(struct walker *w, int arena, struct expected *steps) {
+static double read_again(const struct walker *w, const struct step *step,
+                         const struct product_walk *walk) {
+  const struct linear_problem *p = &step->linear;
+  struct product_sizes sizes = {.m = (double)rows_of(w, step->rows),
+                                .n = p->n,
+                                .k = p->k,
+                                .x_bytes = (double)dtype_bytes(p->x_dtype),
+                                .y_bytes = (double)dtype_bytes(p->y_dtype)};
+  return product_read_again(&sizes, walk, w->cache_facts);
+}
+
+static void walk_batch(struct walker *w, int arena) {
   for (int32_t s = 0; s < w->plan->n_steps; s++) {
     const struct step *step = &w->plan->steps[s];
     struct region regions[STEP_REGIONS];
     if (!(step->needed_by & w->batch->outputs)) continue;
-    w->cache.now = (struct expected){0, 0};
+    w->cache.step = s;
     int n = step_regions(w, step, arena, regions);
     if (step->kind == STEP_LINEAR && w->walks) {
       walk_product(w, step, &w->walks[s], regions, n);
-      if (!w->cache.unbounded) w->cache.now.read += read_again(w, step, &w->walks[s]);
+      w->cache.steps[s].now.read += read_again(w, step, &w->walks[s]);
     } else {
       walk_rows(w, regions, n, 0, 1);
     }
-    if (steps) steps[s].read += w->cache.now.read, steps[s].write += w->cache.now.write;
   }
 }
 
@@ -292,7 +330,7 @@ static enum status number_chunks(struct walker *w, int64_t *n_chunks) {
   }
   w->weight_chunk = calloc((size_t)w->n_weights + 1, sizeof *w->weight_chunk);
   if (!w->weight_chunk) return STATUS_RESOURCE_EXHAUSTED;
-  w->arena_chunks = plan->arena_bytes / CHUNK + 1;
+  w->arena_chunks = plan->arena_bytes / w->cache.chunk + 1;
   *n_chunks = w->arena_chunks * w->batch->n_arenas;
   for (int32_t s = 0; s < plan->n_steps; s++) {
     for (int i = 0; i < plan->steps[s].n_in; i++) {
@@ -300,35 +338,58 @@ static enum status number_chunks(struct walker *w, int64_t *n_chunks) {
       if (o->place != PLACE_WEIGHT || w->weight_chunk[o->weight[0]] || is_table(&plan->steps[s], i))
         continue;
       w->weight_chunk[o->weight[0]] = *n_chunks;
-      *n_chunks += weight_bytes(&plan->steps[s], i) / CHUNK + 1;
+      *n_chunks += weight_bytes(&plan->steps[s], i) / w->cache.chunk + 1;
     }
   }
   return STATUS_OK;
 }
 
+// As fine as the time allows.
+static int64_t chunk_of(const struct plan *plan, const struct expected_batch *batch,
+                        int64_t cache_bytes) {
+  struct traffic_total sum =
+      plan_traffic(plan, batch->outputs, batch->n_tokens, batch->n_seqs, batch->sum_sq);
+  double moved = sum.read_bytes + sum.write_bytes;
+  int64_t chunk = LEAST_CHUNK;
+  while (moved / (double)chunk > MOST_CHUNKS && 2 * chunk * WAYS <= cache_bytes)
+    chunk *= 2;
+  return chunk;
+}
+
+enum status plan_expected_steps(const struct plan *plan, const struct cache_facts *cache,
+                                const struct product_walk *walks,
+                                const struct expected_batch *batch, struct step_expected *steps) {
+  struct walker w = {.cache_facts = cache, .plan = plan, .walks = walks, .batch = batch};
+  int64_t n_chunks = 0;
+  w.cache.chunk = chunk_of(plan, batch, cache->bytes);
+  w.cache.steps = steps;
+  enum status status = number_chunks(&w, &n_chunks);
+  if (status == STATUS_OK) status = cache_init(&w.cache, cache->bytes, n_chunks);
+  for (int round = 0; status == STATUS_OK && round < 2; round++) { // the second: the steady state
+    memset(steps, 0, (size_t)plan->n_steps * sizeof *steps);
+    for (int arena = 0; arena < batch->n_arenas; arena++)
+      walk_batch(&w, arena);
+  }
+  for (int32_t s = 0; s < plan->n_steps; s++) {
+    steps[s].now.read /= batch->n_arenas, steps[s].now.write /= batch->n_arenas;
+    steps[s].own_write /= batch->n_arenas;
+  }
+  cache_free(&w.cache);
+  free(w.weight_chunk);
+  return status;
+}
+
 enum status plan_expected(const struct plan *plan, const struct cache_facts *cache,
                           const struct product_walk *walks, const struct expected_batch *batch,
                           struct expected *steps, struct expected *total) {
-  struct walker w = {.cache_facts = cache, .plan = plan, .walks = walks, .batch = batch};
-  int64_t n_chunks = 0;
-  size_t bytes = (size_t)plan->n_steps * sizeof(struct expected);
-  struct expected *of = calloc((size_t)plan->n_steps + 1, sizeof *of);
-  enum status status = of ? number_chunks(&w, &n_chunks) : STATUS_RESOURCE_EXHAUSTED;
-  if (status == STATUS_OK) status = cache_init(&w.cache, cache->bytes, n_chunks);
-  if (status == STATUS_OK) {
-    for (int round = 0; round < 3; round++) { // the last is in the steady state
-      memset(of, 0, bytes);
-      for (int arena = 0; arena < batch->n_arenas; arena++)
-        walk_batch(&w, arena, of);
-    }
-    *total = (struct expected){0, 0};
-    for (int32_t s = 0; s < plan->n_steps; s++) {
-      of[s].read /= batch->n_arenas, of[s].write /= batch->n_arenas;
-      total->read += of[s].read, total->write += of[s].write;
-    }
-    if (steps) memcpy(steps, of, bytes);
+  struct step_expected *of = calloc((size_t)plan->n_steps + 1, sizeof *of);
+  if (!of) return STATUS_RESOURCE_EXHAUSTED;
+  enum status status = plan_expected_steps(plan, cache, walks, batch, of);
+  *total = (struct expected){0, 0};
+  for (int32_t s = 0; s < plan->n_steps && status == STATUS_OK; s++) {
+    total->read += of[s].now.read, total->write += of[s].now.write;
+    if (steps) steps[s] = of[s].now;
   }
-  cache_free(&w.cache);
-  free(w.weight_chunk), free(of);
+  free(of);
   return status;
 }

@@ -15,15 +15,12 @@ struct cache_facts {
   double product_bytes; // of what a product reads, that survive until its blocks read it again
 };
 
-// The order in which a product's kernel computes its result, which decides what it reads again:
-// blocks of `rows` x `cols` at a time (0: all), all columns of some rows before the next rows.
-struct product_walk {
-  int32_t rows, cols;
-  bool roughly; // an order that is not known so well, and loses x by and by
-};
-
 struct expected {
   double read, write;
+};
+struct step_expected {
+  struct expected now; // while the step runs
+  double own_write;    // of what the step wrote, whenever that is
 };
 
 // One batch of T tokens, B sequences, S = sum of squared lengths, of which `outputs` are wanted, in
@@ -39,5 +36,23 @@ MUST_USE enum status plan_expected(const struct plan *plan, const struct cache_f
                                    const struct product_walk *walks,
                                    const struct expected_batch *batch, struct expected *steps,
                                    struct expected *total);
+
+MUST_USE enum status plan_expected_steps(const struct plan *plan, const struct cache_facts *cache,
+                                         const struct product_walk *walks,
+                                         const struct expected_batch *batch,
+                                         struct step_expected *steps);
+
+// ---- its formulas, for one kernel ----
+struct cache_facts cache_facts_of(const struct device_rates *rates);
+
+struct product_sizes {
+  double m, n, k;
+  double x_bytes, y_bytes; // of an element
+};
+// Bytes that the product x [m, k] W^T [n, k] reads beyond each operand once.
+double product_read_again(const struct product_sizes *sizes, const struct product_walk *walk,
+                          const struct cache_facts *cache);
+// Of a tensor that the step before touched, the share that is lost once `passed` bytes passed.
+double expected_lost(double passed, const struct cache_facts *cache);
 
 #endif

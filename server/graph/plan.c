@@ -220,10 +220,11 @@ void planner_deinit(struct planner *planner) {
 static enum status predict(struct plan *plan) {
   struct cost total, *steps = calloc((size_t)plan->n_steps + 1, sizeof *steps);
   if (!steps) return STATUS_RESOURCE_EXHAUSTED;
-  plan_cost(plan, &plan->rates, &plan->batch, 0xff, steps, &total);
+  enum status status = plan_cost(plan, &plan->rates, &plan->batch, 0xff, steps, &total);
   for (int32_t s = 0; s < plan->n_steps; s++)
     plan->steps[s].cost = steps[s];
   free(steps);
+  if (status != STATUS_OK) return status;
   for (int32_t d = 0; d < plan->n_decisions; d++) {
     struct decision *decision = &plan->decisions[d];
     decision_cost(decision, &plan->rates, &plan->batch, &decision->apart_cost,

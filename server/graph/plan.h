@@ -82,10 +82,16 @@ struct kernel_work {
   enum dtype dtype;    // of the operands of a product or an attention
   enum row_kind rows;
   int32_t n, k;                            // product
+  uint8_t y_bytes;                         //   of an element of its result
+  int32_t heads;                           // attention
+  bool causal;                             //
   int32_t launches;                        // 1; 0: there is no such kernel
   uint32_t epilogue_kinds;                 // bit per enum epilogue_kind
   struct traffic traffic;                  // compulsory bytes; all operations
   struct traffic_rate product_flops;       // of these, by the units that compute products
+  struct traffic_rate softmax_flops;       // of these, between the products of a fused attention
+  struct traffic_rate special_flops;       // of these, activations and exponentials of row programs
+  bool exact;                              //   which take them in their form for fp32
   struct traffic_rate epilogue_flops;      // of these, in a product's epilogue
   struct traffic_rate hot_read, hot_write; // of these bytes, those of a tensor that the kernel just
                                            // before wrote, or just after reads
@@ -104,9 +110,10 @@ struct batch_size {
 enum cost_bound { BOUND_MEMORY, BOUND_COMPUTE, BOUND_LAUNCH, BOUNDS };
 const char *cost_bound_name(enum cost_bound bound); // "memory", "compute", "launch"
 
-// Bytes through main memory. Lower: all that might be found in the last-level cache is. Upper: no
-// byte is found there, and every tile reads its operands again. Expected: the model of
-// docs/TRAFFIC.md in between.
+// Bytes through main memory: what a kernel reads from it, and what of its results is written to it,
+// then or later. Lower: all that might be found in the last-level cache is. Upper: no byte is found
+// there, and every tile reads its operands again. Expected: the model of docs/TRAFFIC.md in
+// between.
 struct byte_bounds {
   double compulsory, expected, lower, upper;
 };
@@ -117,7 +124,8 @@ struct cost {
   double flops;
   int32_t launches;
   // Of the expected bytes through memory and the cache, of the operations, of starting it; and the
-  // whole: the larger of the first two, and the third.
+  // whole: the larger of the first two, and the third. A GPU's product takes longer than that, as
+  // far as its bytes and its operations do not hide behind each other.
   double memory_us, compute_us, launch_us, us;
   enum cost_bound bound; // which one it spends most on
   double intensity;      // operations for each expected byte: where it stands on the roofline

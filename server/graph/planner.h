@@ -143,6 +143,7 @@ void planner_weigh(struct planner *planner, struct decision *decision, int32_t t
 // traffic.c
 void rate_add(struct traffic_rate *rate, enum row_kind rows, double per_row);
 double inst_flops(const struct row_inst *inst);
+double inst_special_flops(const struct row_inst *inst); // of these, activations and exponentials
 double activation_flops(uint8_t act);
 void attention_flops(const struct attention_problem *problem, enum step_kind kind,
                      struct traffic_rate *flops);

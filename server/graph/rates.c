@@ -9,13 +9,26 @@ struct device_rates device_rates_gpu(void) {
       .write = 3.03e12,
       .cache = 9.3e12,
       .cache_bytes = 60 << 20,
-      .vector = 4.2e12,
-      .epilogue = 14.6e12,
-      .fused_product = 0.89,
-      .launch_us = 3.0,
-      .tile_m = 128,
-      .tile_n = 256,
-      .tile_group = 8,
+      .vector = 28e12,
+      .special = 4.2e12,
+      .special_16 = 12.6e12,
+      .softmax = 26e12,
+      .epilogue = 12.3e12,
+      .library_epilogues = 1u << EPI_BIAS | 1u << EPI_ADD, // kernels/gemm/lt.h
+      .fused_product = 0.92,
+      .launch_us = 2.0,
+      .start_us = 1.0,
+      .units = 132,
+      .unit_load = 100e9,
+      .overlap = 1.6,
+      .kept = 0.73,
+      .kept_product = 0.47,
+      .plain_dtypes = 1u << DTYPE_F32,
+      .walks = {[CLASS_LIBRARY] = {.cols = 1024, .roughly = true},
+                // 66 clusters of 256 rows by 128 columns, 8 along the rows
+                [CLASS_OWN] = {.rows = 2048, .cols = 1056},
+                // tiles of 128 on 132 multiprocessors, all rows first
+                [CLASS_PLAIN] = {.cols = 256}},
       .row_bytes = 3 << 20, // 96 floats a thread, 1,024 threads, clusters of 8 blocks
   };
   rates.product[DTYPE_F32] = 34e12;
@@ -35,13 +48,19 @@ struct device_rates device_rates_cpu(int threads) {
       .write = 0.6 * memory, // a line is read before it is written
       .cache = 30e9 * n,
       .cache_bytes = 32 << 20,
-      .vector = 8e9 * n,
+      .vector = 12e9 * n,
+      .special = 8e9 * n,
+      .special_16 = 8e9 * n,
+      .softmax = 8e9 * n,
       .epilogue = 8e9 * n,
       .fused_product = 1,
       .launch_us = 1,
-      .tile_m = 32,
-      .tile_n = 64,
-      .tile_group = (int32_t)n,
+      .kept = 0.73,
+      .kept_product = 0.47,
+      // each thread has rows of its own and passes over all of W
+      .walks = {[CLASS_LIBRARY] = {.rows = 32 * (int32_t)n},
+                [CLASS_OWN] = {.rows = 32 * (int32_t)n},
+                [CLASS_PLAIN] = {.rows = 32 * (int32_t)n}},
       .row_bytes = 512 << 10, // of the second-level cache
   };
   rates.product[DTYPE_F32] = 60e9 * n;

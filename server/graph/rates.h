@@ -5,15 +5,37 @@
 
 #include "kernels/types.h"
 
+// The order in which a product's kernel computes its result, which decides what it reads again:
+// blocks of `rows` x `cols` at a time (0: all), all columns of some rows before the next rows.
+struct product_walk {
+  int32_t rows, cols;
+  bool roughly; // an order that is not known so well, and loses x by and by
+};
+
+// Kernels that compute products. Which one a product runs on: product_class_of (graph/cost.h).
+enum product_class {
+  CLASS_LIBRARY, // takes few epilogues (library_epilogues)
+  CLASS_OWN,     // takes all
+  CLASS_PLAIN,   // of dtypes that the others do not take (plain_dtypes)
+  CLASS_COUNT
+};
+
 struct device_rates {
   // Bytes a second through main memory, read and written ones together, by their mix: reads alone,
   // two reads for each write, one read for each write, writes alone.
   double read, triad, copy, write;
   double cache;        // bytes a second between the last-level cache and the cores
   int64_t cache_bytes; // size of the last-level cache (a GPU's L2)
+  // Shares of that cache: what survives in it between steps, and of a product's operands until its
+  // blocks read them again.
+  double kept, kept_product;
   // Floating-point operations a second of large matrix products, by dtype of the operands.
   double product[DTYPE_COUNT];
-  double vector; // of element-wise fp32 work in row programs, counted as docs/TRAFFIC.md does
+  // Of row programs, counted as docs/TRAFFIC.md does: plain operations (sums, products, maxima),
+  // and activations (8 operations each by convention) and exponentials, by the form of them that
+  // programs with fp32 results take and by the one of 16-bit results alone.
+  double vector, special, special_16;
+  double softmax; // of a fused attention beside its products: 6 operations a score
   // Of the same work in a product's epilogue: what one epilogue adds to the time of a product that
   // is bound by its arithmetic.
   double epilogue;
@@ -21,9 +43,18 @@ struct device_rates {
   // the share `fused_product` of their rate. 0: all products are of one kernel.
   uint32_t library_epilogues;
   double fused_product;
-  double launch_us;       // one more step in a plan
-  int32_t tile_m, tile_n; // of a product's result, as it is computed
-  int32_t tile_group;     // tiles of rows that are under way while the weights pass by once
+  uint32_t plain_dtypes; // bit per dtype whose products are CLASS_PLAIN
+  struct product_walk walks[CLASS_COUNT];
+  double launch_us; // one more step in a plan
+  double start_us;  // and how much later a product or an attention comes into its stride
+  // What runs blocks of a kernel at a time (a GPU's multiprocessors), and bytes a second that one
+  // of them loads for a product. 0: work is divided finely enough for its size not to matter.
+  int32_t units;
+  double unit_load;
+  // How well a product's arithmetic, and its epilogue and memory traffic, hide behind each other:
+  // its time is (a^p + b^p)^(1/p). 0: the epilogue adds to the arithmetic, and the memory traffic
+  // hides behind both.
+  double overlap;
   // Bytes of a row's live values (registers x columns x 4) that a row program keeps near the units
   // that compute: in registers (GPU), in the core's own cache (CPU). Of longer rows it passes over
   // the values again for every reduction.

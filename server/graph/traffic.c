@@ -84,6 +84,11 @@ double inst_flops(const struct row_inst *inst) {
   }
 }
 
+double inst_special_flops(const struct row_inst *inst) {
+  if (inst->op == RI_ACT) return inst->aux == ACT_RELU ? 0 : activation_flops(inst->aux);
+  return inst->op == RI_SOFTMAX; // an exponential
+}
+
 static void row_flops(struct step *step) {
   double per_element = 0;
   for (int i = 0; i < step->row.n_insts; i++)

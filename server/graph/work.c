@@ -8,6 +8,15 @@
 #include <string.h>
 
 // ---- of a step ----
+static void row_rates(const struct step *step, struct kernel_work *work) {
+  double special = 0;
+  for (int i = 0; i < step->row.n_insts; i++)
+    special += inst_special_flops(&step->row.insts[i]);
+  rate_add(&work->special_flops, step->rows, special * step->row.cols);
+  for (int i = 0; i < step->row.n_outputs; i++)
+    work->exact = work->exact || step->row.output_dtype[i] == DTYPE_F32;
+}
+
 static void linear_rates(const struct step *step, struct kernel_work *work) {
   const struct linear_problem *linear = &step->linear;
   rate_add(&work->product_flops, step->rows, 2.0 * linear->n * linear->k);
@@ -24,14 +33,20 @@ static void attention_rates(const struct attention_problem *problem, enum step_k
                             struct kernel_work *work) {
   double half = problem->causal && kind == STEP_ATTENTION ? 0.5 : 1, tile = 128;
   double product = 2.0 * problem->head_dim * problem->heads;
+  work->heads = problem->heads, work->causal = problem->causal;
   double kv = 2.0 * problem->head_dim * problem->kv_heads * (double)dtype_bytes(problem->dtype);
   if (kind == STEP_ATTENTION) {
     work->product_flops.per_score = 2 * product * half;
     if (problem->causal) work->product_flops.per_token = product;
     work->again.per_score = kv * half / tile;
     work->again.per_token = -kv * half;
+    double softmax = 6.0 * problem->heads * half;
+    work->softmax_flops.per_score = softmax;
+    work->softmax_flops.per_token = problem->causal ? softmax : 0;
   }
   if (kind == STEP_SCORES || kind == STEP_CONTEXT) work->product_flops.per_score = product;
+  if (kind == STEP_SCORES_SOFTMAX) work->special_flops.per_score = problem->heads;
+  work->exact = true; // scores are fp32
 }
 
 // Reductions of an instruction: each must be through before the row is passed over again.
@@ -54,8 +69,10 @@ struct kernel_work step_work(const struct step *step) {
   if (step->kind == STEP_LINEAR) {
     work.dtype = step->linear.x_dtype;
     work.n = step->linear.n, work.k = step->linear.k;
+    work.y_bytes = (uint8_t)dtype_bytes(step->linear.y_dtype);
     linear_rates(step, &work);
   } else if (step->kind == STEP_ROW) {
+    row_rates(step, &work);
     live_values(&step->row, &work);
   } else {
     work.dtype = step->attention.dtype;
@@ -136,7 +153,7 @@ static bool is_read_outside(const struct planner *planner, int32_t tensor) {
 
 // Operations of a row op, by the instructions that it is lowered to.
 static double row_node_flops(const struct planner *planner, const struct node *node,
-                             enum row_kind rows) {
+                             enum row_kind rows, double *special) {
   const struct tensor *out = &planner->graph->tensors[node->out],
                       *in = &planner->graph->tensors[node->in[0]];
   int32_t cols = op_def_get(node->op)->whole_row && in->cols > out->cols ? in->cols : out->cols;
@@ -147,6 +164,7 @@ static double row_node_flops(const struct planner *planner, const struct node *n
   for (int i = 0; i < builder.n_insts; i++) {
     struct row_inst inst = {.op = builder.insts[i].op, .aux = builder.insts[i].aux};
     flops += inst_flops(&inst);
+    *special += cols * inst_special_flops(&inst);
   }
   return flops * cols;
 }
@@ -154,8 +172,9 @@ static double row_node_flops(const struct planner *planner, const struct node *n
 static void add_row_node(const struct planner *planner, const struct node *node, bool in_epilogue,
                          struct kernel_work *work) {
   const struct tensor *out = &planner->graph->tensors[node->out];
-  double flops = row_node_flops(planner, node, out->rows);
+  double special = 0, flops = row_node_flops(planner, node, out->rows, &special);
   rate_add(&work->traffic.flops, out->rows, flops);
+  if (!in_epilogue) rate_add(&work->special_flops, out->rows, special);
   if (node->op == OP_POOL && node->attrs.pool != POOL_CLS)
     rate_add(&work->traffic.flops, ROWS_TOKENS, out->cols);
   if (in_epilogue) rate_add(&work->epilogue_flops, out->rows, flops);
@@ -167,6 +186,7 @@ static void add_linear_node(const struct planner *planner, const struct node *no
                       *x = &planner->graph->tensors[node->in[0]];
   work->n += out->cols, work->k = x->cols;
   work->dtype = x->dtype;
+  work->y_bytes = (uint8_t)dtype_bytes(out->dtype);
   double product = 2.0 * out->cols * x->cols, bias = node->n_in > 2 ? out->cols : 0;
   rate_add(&work->traffic.flops, out->rows, product + bias);
   rate_add(&work->product_flops, out->rows, product);
@@ -214,8 +234,9 @@ struct kernel_work planner_work(struct planner *planner, const struct node_set *
     work.rows = out->rows;
     for (int in = 0; in < node->n_in; in++)
       read_tensor(planner, node, in, out->rows, &work);
-    if (i >= set->n_silent && is_read_outside(planner, node->out) &&
-        !planner_stays_in_tile(planner, node->out))
+    bool written = i >= set->n_silent && is_read_outside(planner, node->out);
+    work.exact = work.exact || (written && out->dtype == DTYPE_F32);
+    if (written && !planner_stays_in_tile(planner, node->out))
       rate_add(&work.traffic.write, out->rows, (double)out->cols * (double)dtype_bytes(out->dtype));
     add_node(planner, set->nodes[i], &work);
   }

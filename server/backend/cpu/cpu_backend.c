@@ -60,7 +60,8 @@ static void fill_caps(struct device *device, int n_threads) {
   int64_t cache = last_cache_bytes();
   if (cache > 0) caps->plan.rates.cache_bytes = cache;
   caps->plan.rates.row_bytes = f->l2_bytes / 2;
-  caps->plan.rates.tile_m = PRODUCT_ROWS;
+  for (int kind = 0; kind < CLASS_COUNT; kind++)
+    caps->plan.rates.walks[kind].rows = PRODUCT_ROWS * n_threads;
   caps->plan.dtype_ok[DTYPE_F32] = true;
   caps->plan.dtype_ok[DTYPE_BF16] = true; // widened where there are no bf16 instructions
   caps->plan.dtype_ok[DTYPE_I32] = caps->plan.dtype_ok[DTYPE_I64] = true;

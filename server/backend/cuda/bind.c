@@ -18,7 +18,6 @@ void cuda_plan_caps(const struct device *device, struct plan_caps *out) {
   for (int dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++)
     out->dtype_ok[dtype] = true;
   out->rates = device_rates_gpu();
-  out->rates.library_epilogues = 1u << EPI_BIAS | 1u << EPI_ADD; // kernels/gemm/lt.h
   if (device->sm < 90) out->rates.row_bytes /= 8;                // no clusters of blocks
 }
 

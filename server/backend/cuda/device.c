@@ -112,6 +112,7 @@ static enum status describe(struct device *device, struct error *err) {
   device->caps.graph_tokens = BUCKET_GRAPH_TOKENS;
   cuda_plan_caps(device, &device->caps.plan);
   device->caps.plan.rates.cache_bytes = prop.l2CacheSize;
+  device->caps.plan.rates.units = prop.multiProcessorCount;
   int used = snprintf(device->caps.id, sizeof device->caps.id, "gpu-");
   for (size_t i = 0; i < sizeof prop.uuid.bytes; i++)
     used += snprintf(device->caps.id + used, sizeof device->caps.id - (size_t)used, "%02x",

