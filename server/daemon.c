@@ -245,6 +245,10 @@ static double gauge_device_queued(void *arg) {
   const struct executor *executor = executor_of(arg);
   return executor ? executor_queued(executor) : 0;
 }
+static double gauge_device_wait(void *arg) {
+  const struct executor *executor = executor_of(arg);
+  return executor ? (double)executor_wait_ns(executor) * 1e-9 : 0;
+}
 static double gauge_device_lost(void *arg) {
   const struct executor *executor = executor_of(arg);
   return executor && executor_lost(executor) ? 1 : 0;
@@ -259,6 +263,10 @@ static void device_gauges(struct daemon *daemon) {
     metrics_gauge_add("fusewire_device_queue_requests", "Requests that wait or run, by device.",
                       series->labels, gauge_device_queued, series);
   }
+  for (int d = 0; d < devices->n; d++)
+    metrics_gauge_add("fusewire_device_wait_seconds",
+                      "What a request that came now is expected to wait, behind all others.",
+                      device_series[d].labels, gauge_device_wait, &device_series[d]);
   for (int d = 0; d < devices->n; d++)
     metrics_gauge_add("fusewire_device_lost", "1 after an error that only a new process cures.",
                       device_series[d].labels, gauge_device_lost, &device_series[d]);

@@ -68,6 +68,11 @@ void infer_count(const struct request *request, enum status status, const char *
   metrics_times(metrics, request);
 }
 
+static void count_refused(const struct model *model, enum fusion_mode fusion, enum refused why) {
+  struct model_metrics *metrics = metrics_of(model, fusion);
+  if (metrics) atomic_fetch_add_explicit(&metrics->refused[why], 1, memory_order_relaxed);
+}
+
 static void metrics_accepted(const struct model *model, enum fusion_mode fusion) {
   struct model_metrics *metrics = metrics_of(model, fusion);
   if (!metrics) return;
@@ -155,6 +160,22 @@ static struct executor *executor_pick(const struct api *api) {
   return best;
 }
 
+// It could not be done by its deadline. Another server might, where it is the queue; none would,
+// where it is the time that its own batch takes.
+static void refuse_late(struct call *call, struct request *request,
+                        const struct forecast *forecast) {
+  int64_t left_ns = request->deadline_ns - request->t_ns[STAGE_ADMITTED];
+  bool slow = forecast->own_ns > left_ns;
+  char text[192];
+  snprintf(text, sizeof text,
+           "refused at once: %.1f ms are left until the deadline, of a batch of this size %.1f ms "
+           "are expected, and %.1f ms of work ahead of it",
+           (double)left_ns * 1e-6, (double)forecast->own_ns * 1e-6,
+           (double)forecast->ahead_ns * 1e-6);
+  count_refused(request->model, request->fusion, slow ? REFUSED_SLOW : REFUSED_BUSY);
+  request_fail(call, request, slow ? STATUS_DEADLINE_EXCEEDED : STATUS_RESOURCE_EXHAUSTED, text);
+}
+
 static void submit(struct api *api, struct call *call, struct request *request) {
   struct executor *executor = executor_pick(api);
   if (executor_lost(executor)) {
@@ -162,11 +183,17 @@ static void submit(struct api *api, struct call *call, struct request *request) 
                  "the device was lost; this server is shutting down");
     return;
   }
+  struct forecast forecast;
+  if (!executor_forecast(executor, request, &forecast)) {
+    refuse_late(call, request, &forecast);
+    return;
+  }
   request->executor = executor;
   if (!request->item) call_on_cancel(call, request_cancel, request);
   if (executor_submit(executor, call_loop(call), request)) return;
   if (!request->item) call_on_cancel(call, NULL, NULL);
   request->executor = NULL;
+  count_refused(request->model, request->fusion, REFUSED_QUEUE);
   request_fail(call, request, STATUS_RESOURCE_EXHAUSTED,
                "the queue is full (batch.queue_requests)");
 }
@@ -211,6 +238,7 @@ static void infer(struct api *api, struct call *call, const struct wire_infer *w
                   struct model *model, void *item) {
   struct request *request = request_take(api->pools[call_loop(call)]);
   if (!request) {
+    count_refused(model, model->fusion_default, REFUSED_QUEUE);
     refuse(call, item, STATUS_RESOURCE_EXHAUSTED,
            "too many requests at once (batch.queue_requests)");
     return;
@@ -222,6 +250,9 @@ static void infer(struct api *api, struct call *call, const struct wire_infer *w
   enum status status = request_fill(wire, request, &err);
   metrics_accepted(model, request->fusion);
   if (status != STATUS_OK) {
+    if (status == STATUS_RESOURCE_EXHAUSTED)
+      count_refused(model, request->fusion,
+                    request->n_tokens > model->max_request_rows ? REFUSED_SIZE : REFUSED_MEMORY);
     request_fail(call, request, status, err.message);
     return;
   }

@@ -9,6 +9,7 @@
 #include "base/share.h"
 #include "base/slab.h"
 #include "conf/server_conf.h"
+#include "model/service.h"
 #include "obs/metrics.h"
 #include <stdatomic.h>
 
@@ -85,6 +86,7 @@ struct model {
   struct model_needs needs[FUSION_MODES]; // filled by sched/needs before the model is served
   // Blocks of audit/target, likewise; NULL without an audit. Freed with the model.
   struct audit_target *audit[LIMIT_DEVICES][FUSION_MODES];
+  struct service service[LIMIT_DEVICES][FUSION_MODES]; // what its batches take, by device
   _Atomic int refs;
   struct graveyard *graveyard; // where its last model_put leaves it; NULL: it is freed there
   struct model *next_dead;

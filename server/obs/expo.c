@@ -103,6 +103,19 @@ static void close_family(struct expo *expo) {
               (unsigned long long)load(&metrics->batch_close[i]));
 }
 
+static void refused_family(struct expo *expo) {
+  static const char *const reasons[REFUSED_COUNT] = {
+      [REFUSED_QUEUE] = "queue",  [REFUSED_BUSY] = "busy",       [REFUSED_SLOW] = "slow",
+      [REFUSED_LATE] = "late",    [REFUSED_EXPIRED] = "expired", [REFUSED_SIZE] = "size",
+      [REFUSED_MEMORY] = "memory"};
+  expo_family(expo, "fusewire_infer_refused_total", "counter",
+              "Requests that never ran, by why: docs/OPERATIONS.md, Overload.");
+  FOR_EACH_MODEL(metrics, labels)
+  for (int why = 0; why < REFUSED_COUNT; why++)
+    expo_text(expo, "fusewire_infer_refused_total{%s,reason=\"%s\"} %llu\n", labels, reasons[why],
+              (unsigned long long)load(&metrics->refused[why]));
+}
+
 static void calls_family(struct expo *expo) {
   expo_family(expo, "fusewire_calls_finished_total", "counter",
               "gRPC calls of any method that ended, by status.");
@@ -110,6 +123,21 @@ static void calls_family(struct expo *expo) {
     expo_text(expo, "fusewire_calls_finished_total{code=\"%s\"} %llu\n",
               status_name((enum status)code),
               (unsigned long long)load(&rpc_metrics.calls_finished[code]));
+}
+
+static void calls_refused_family(struct expo *expo) {
+  static const char *const reasons[CALL_REFUSED_COUNT] = {
+      [CALL_REFUSED_HEADER_BYTES] = "header_bytes",
+      [CALL_REFUSED_MESSAGE_BYTES] = "message_bytes",
+      [CALL_REFUSED_CONNECTION_BYTES] = "connection_bytes",
+      [CALL_REFUSED_TOTAL_BYTES] = "total_bytes",
+      [CALL_REFUSED_REQUEST_TIMEOUT] = "request_timeout",
+      [CALL_REFUSED_CALLS] = "calls"};
+  expo_family(expo, "fusewire_calls_refused_total", "counter",
+              "gRPC calls of any method that a limit refused, by its name under limits.");
+  for (int why = 0; why < CALL_REFUSED_COUNT; why++)
+    expo_text(expo, "fusewire_calls_refused_total{reason=\"%s\"} %llu\n", reasons[why],
+              (unsigned long long)load(&rpc_metrics.calls_refused[why]));
 }
 
 static void table_families(struct expo *expo) {
@@ -214,10 +242,12 @@ size_t metrics_expose(char *out, size_t out_bytes, bool triton_names) {
   expo_family(&expo, "fusewire_build_info", "gauge", "Always 1; the version is the label.");
   expo_text(&expo, "fusewire_build_info{version=\"%s\"} 1\n", FUSEWIRE_VERSION);
   finished_family(&expo);
+  refused_family(&expo);
   close_family(&expo);
   table_families(&expo);
   calls_family(&expo);
   memory_family(&expo);
+  calls_refused_family(&expo);
   gauge_families(&expo);
   writer_parts(&expo);
   process_families(&expo);

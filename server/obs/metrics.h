@@ -23,11 +23,24 @@ struct metrics_mean {
   _Atomic double bytes, flops, ns;
 };
 
+// Why a request never ran.
+enum refused {
+  REFUSED_QUEUE,   // batch.queue_requests were there already
+  REFUSED_BUSY,    // it could not be done by its deadline because of the work ahead of it
+  REFUSED_SLOW,    // ... even if nothing was ahead of it
+  REFUSED_LATE,    // while it waited it became clear that it would be late
+  REFUSED_EXPIRED, // its deadline passed while it waited
+  REFUSED_SIZE,    // more tokens than batch.max_tokens
+  REFUSED_MEMORY,  // no room for its reply (limits.total_bytes)
+  REFUSED_COUNT
+};
+
 // Per model and fusion mode.
 struct model_metrics {
   char model[256], version[32], fusion[8], device[16];
   _Atomic uint64_t accepted;               // ModelInfer calls whose model was found
   _Atomic uint64_t finished[STATUS_COUNT]; // by status; [0] is ok
+  _Atomic uint64_t refused[REFUSED_COUNT]; // by enum refused
   _Atomic int64_t in_flight;
   _Atomic uint64_t failed_ns, cancelled_ns; // of those that finished so, from their last byte on
   _Atomic int64_t last_ns;                  // when the last one was answered OK; 0: none yet
@@ -50,12 +63,27 @@ struct memory_metrics {
   _Atomic int64_t weights, arena;
 };
 
+// Why a call of any method was not let in.
+enum call_refused {
+  CALL_REFUSED_HEADER_BYTES, // limits.header_bytes
+  CALL_REFUSED_MESSAGE_BYTES,
+  CALL_REFUSED_CONNECTION_BYTES,
+  CALL_REFUSED_TOTAL_BYTES,
+  CALL_REFUSED_REQUEST_TIMEOUT,
+  CALL_REFUSED_CALLS, // no room for one more (REFUSED_STREAM)
+  CALL_REFUSED_COUNT
+};
+
 struct rpc_metrics { // per process, updated by rpc/ and net/
   _Atomic uint64_t connections_accepted, connections_refused, connections_closed;
   _Atomic uint64_t calls_started, calls_finished[STATUS_COUNT], calls_reset;
+  _Atomic uint64_t calls_refused[CALL_REFUSED_COUNT];
   _Atomic uint64_t bytes_in, bytes_out, goaways_sent;
 };
 extern struct rpc_metrics rpc_metrics;
+static inline void metrics_call_refused(enum call_refused why) {
+  atomic_fetch_add_explicit(&rpc_metrics.calls_refused[why], 1, memory_order_relaxed);
+}
 
 struct trace_metrics { // per process, updated by obs/trace and the exporter
   _Atomic uint64_t exported, failed, dropped;

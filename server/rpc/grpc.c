@@ -1,6 +1,7 @@
 #include "rpc/grpc.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "obs/metrics.h"
 #include <inttypes.h>
 #include <string.h>
 
@@ -144,10 +145,12 @@ static enum status framer_grow(struct grpc_framer *framer, struct grpc_room *roo
     bytes = bytes < framer->declared ? bytes : framer->declared;
   }
   struct slab *slab = slab_get(room->pool, bytes > 0 ? bytes : 1);
-  if (!slab)
+  if (!slab) {
+    metrics_call_refused(CALL_REFUSED_TOTAL_BYTES);
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                      "no room for a message of %" PRIu32 " bytes: limits.total_bytes is used up",
                      framer->declared);
+  }
   if (framer->slab) {
     memcpy(slab->data, framer->slab->data, framer->filled);
     slab_put(room->pool, framer->slab);
@@ -167,16 +170,20 @@ static enum status framer_start(struct grpc_framer *framer, struct grpc_room *ro
   framer->declared = (uint32_t)p[1] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 8 | p[4];
   enum status status = check_flag(p[0], encoding, err);
   if (status != STATUS_OK) return status;
-  if (framer->declared > room->max_message_bytes)
+  if (framer->declared > room->max_message_bytes) {
+    metrics_call_refused(CALL_REFUSED_MESSAGE_BYTES);
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                      "message of %" PRIu32 " bytes is larger than limits.message_bytes (%" PRId64
                      ")",
                      framer->declared, room->max_message_bytes);
-  if (framer->declared > room->connection_bytes - room->held_bytes)
+  }
+  if (framer->declared > room->connection_bytes - room->held_bytes) {
+    metrics_call_refused(CALL_REFUSED_CONNECTION_BYTES);
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                      "message of %" PRIu32 " bytes beside %" PRId64
                      " held for this connection is more than limits.connection_bytes (%" PRId64 ")",
                      framer->declared, room->held_bytes, room->connection_bytes);
+  }
   framer->counted = framer->declared;
   room->held_bytes += framer->counted;
   return framer_grow(framer, room, 0, err);

@@ -236,6 +236,7 @@ static void late_requests(struct h2 *h2, int64_t now_ns) {
                           stream_late(call, limit_ms * NS_PER_MS, now_ns);
     if (!late) continue;
     if (call->state == CALL_HANDLING) call_cancel(call, STATUS_DEADLINE_EXCEEDED);
+    metrics_call_refused(CALL_REFUSED_REQUEST_TIMEOUT);
     char text[96];
     snprintf(text, sizeof text,
              "the request did not arrive within limits.request_timeout (%" PRId64 " ms)", limit_ms);

@@ -85,9 +85,11 @@ int h2_on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, vo
     return 0;
   }
   block->call = call_begin(h2, frame->hd.stream_id);
-  if (!block->call)
+  if (!block->call) {
+    metrics_call_refused(CALL_REFUSED_CALLS);
     return nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
                                      NGHTTP2_REFUSED_STREAM);
+  }
   return nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, block->call);
 }
 
@@ -185,6 +187,7 @@ static void fail_path(struct h2 *h2, struct call *call) {
 
 static void fail_header_limit(struct h2 *h2, struct call *call) {
   char text[128];
+  metrics_call_refused(CALL_REFUSED_HEADER_BYTES);
   snprintf(text, sizeof text,
            "header list of %" PRIu64 " bytes is larger than limits.header_bytes (%" PRId64 ")",
            h2->headers.list_bytes, h2->rpc->limits.header_bytes);

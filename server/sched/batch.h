@@ -7,7 +7,6 @@
 #ifndef SCHED_BATCH_H
 #define SCHED_BATCH_H
 
-#include "sched/pace.h"
 #include "sched/request.h"
 
 // A request without a deadline is ordered as if it had to be done this long after it was admitted,
@@ -35,11 +34,20 @@ struct batch_choice {
 int64_t batch_urgency(int64_t admitted_ns, int64_t deadline_ns);
 
 // `items` [n_items >= 1] in order of urgency, nothing cancelled or expired among them. The device
-// is free now. `pace` (NULL: nothing known) estimates a run, so that a waiting batch starts in time
-// for the nearest deadline; `hurry` (draining) forbids waiting. An item that alone passes the
+// is free now. `service` (NULL: nothing known) estimates a run, so that a waiting batch starts in
+// time for the nearest deadline; `hurry` (draining) forbids waiting. An item that alone passes the
 // limits still runs, alone: admission is where it is refused.
 struct batch_choice batch_choose(const struct batch_item *items, int32_t n_items,
-                                 const struct batch_rule *rule, const struct pace *pace, bool hurry,
-                                 int64_t now_ns);
+                                 const struct batch_rule *rule, const struct service *service,
+                                 bool hurry, int64_t now_ns);
+
+// A batch that is to run, whose work begins at from_ns: would an item of it be late only because of
+// those that run with it, the batch is cut before them, if that costs the device no more than
+// BATCH_CUT_COST times the time for each token. Else returned is when the batch would be done: what
+// is due before is late in it, and would be in any later one. 0: nothing is late, as far as is
+// known.
+#define BATCH_CUT_COST 2
+int64_t batch_on_time(const struct batch_item *items, struct batch_choice *choice,
+                      const struct service *service, int64_t from_ns, int64_t now_ns);
 
 #endif

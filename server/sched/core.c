@@ -54,6 +54,7 @@ static void finish(struct core *core, struct request *request, enum status statu
     snprintf(request->message_text, sizeof request->message_text, "%s", text);
   request->t_ns[STAGE_DONE] = now(core);
   request->next = NULL;
+  load_leave(&core->load, request);
   core->options.finish(core->options.arg, request);
 }
 
@@ -63,11 +64,62 @@ static enum status dead(const struct request *request, int64_t now_ns) {
   return STATUS_OK;
 }
 
-static void drop(void *arg, struct request *request, enum status status) {
-  const char *text = status == STATUS_DEADLINE_EXCEEDED
-                         ? "the deadline passed while the request was queued; it never ran"
-                         : "the client cancelled the request while it was queued";
-  finish(arg, request, status, text);
+static void count_refused(const struct request *request, enum refused why) {
+  struct model_metrics *metrics = request->model->metrics[request->fusion];
+  if (metrics) atomic_fetch_add_explicit(&metrics->refused[why], 1, memory_order_relaxed);
+}
+
+static struct service *service_of(const struct core *core, const struct queue *queue) {
+  return &queue->model->service[core->on.index][queue->fusion];
+}
+
+// ---- leaving the queue without having run ----
+struct leaving {
+  struct core *core;
+  const struct service *service;
+  int64_t now_ns;
+  int64_t from_ns;    // when the device could begin
+  int64_t at_most_ns; // least_ns of the largest batch: who has more time left is on time
+  int64_t done_ns;
+};
+
+static bool leave_dead(void *arg, struct request *request) {
+  const struct leaving *leaving = arg;
+  enum status status = dead(request, leaving->now_ns);
+  if (status == STATUS_OK) return false;
+  bool expired = status == STATUS_DEADLINE_EXCEEDED;
+  if (expired) count_refused(request, REFUSED_EXPIRED);
+  finish(leaving->core, request, status,
+         expired ? "the deadline passed while the request was queued; it never ran"
+                 : "the client cancelled the request while it was queued");
+  return true;
+}
+
+static void leave_late(struct core *core, struct request *request) {
+  count_refused(request, REFUSED_LATE);
+  finish(core, request, STATUS_DEADLINE_EXCEEDED,
+         "while the request was queued, the time until its deadline became too short to run it; it "
+         "never ran");
+}
+
+// Dead, or to be late even if it ran next and alone.
+static bool leave_hopeless(void *arg, struct request *request) {
+  const struct leaving *leaving = arg;
+  if (leave_dead(arg, request)) return true;
+  if (request->deadline_ns >= leaving->from_ns + leaving->at_most_ns) return false;
+  int64_t least_ns = service_least_ns(leaving->service, request->n_tokens, leaving->now_ns);
+  if (least_ns == 0 || // nothing is known of its size
+      request->deadline_ns >= leaving->from_ns + service_with_margin_ns(least_ns))
+    return false;
+  leave_late(leaving->core, request);
+  return true;
+}
+
+static bool leave_before(void *arg, struct request *request) {
+  const struct leaving *leaving = arg;
+  if (request->deadline_ns >= leaving->done_ns) return false;
+  leave_late(leaving->core, request);
+  return true;
 }
 
 static void lose(struct core *core, const char *what) {
@@ -108,9 +160,10 @@ void core_add(struct core *core, struct request *request) {
 }
 
 void core_sweep(struct core *core, int64_t now_ns) {
+  struct leaving leaving = {.core = core, .now_ns = now_ns};
   for (int32_t i = 0; i < core->queues.n_slots; i++)
     if (core->queues.slots[i].n > 0)
-      queue_sweep(&core->queues.slots[i], &core->queues, dead, now_ns, drop, core);
+      queue_sweep(&core->queues.slots[i], &core->queues, leave_dead, &leaving);
 }
 
 // ---- running ----
@@ -136,17 +189,27 @@ void core_cost(struct request *request, const struct lane_times *times, int64_t 
   cost->unfused_bytes = unfused.read_bytes + unfused.write_bytes;
 }
 
+// It ended earlier or later than expected, and so will what is behind it.
+static void resume_others(struct core *core, const struct work *done) {
+  int64_t by_ns = now(core) - done->until_ns;
+  for (int i = 0; i < core->n_works; i++)
+    if (core->works[i].busy && core->works[i].until_ns > done->until_ns)
+      core->works[i].until_ns += by_ns;
+}
+
 static void work_finish(struct core *core, struct work *work, const struct lane_times *times) {
   struct queue *queue = work->queue;
   struct traffic_total total = {0};
   if (work_has_steps(work)) {
-    pace_learn(&queue->pace, work->n_tokens,
-               times->copy_in_ns + times->compute_ns + times->copy_out_ns);
+    service_learn(service_of(core, queue), work->n_tokens,
+                  times->copy_in_ns + times->compute_ns + times->copy_out_ns,
+                  work->close == CLOSE_FULL, now(core));
     total = plan_traffic(queue->model->plans[queue->fusion], work->outputs, work->n_tokens,
                          work->n_seqs, work->sum_sq);
   }
   work_count(work, times, &total);
   work->busy = false;
+  resume_others(core, work);
   for (struct request *request = work->first, *next; request; request = next) {
     next = request->next;
     core_cost(request, times, work->n_tokens);
@@ -194,10 +257,23 @@ static bool running(const struct core *core, struct pace_run *all, int64_t *last
   return all->tokens > 0;
 }
 
+// When the device is free for a batch of `tokens`, at the earliest: beside what runs, or behind it.
+static int64_t free_ns(const struct core *core, int64_t tokens, int64_t now_ns) {
+  int64_t all_tokens = tokens, until_ns = now_ns;
+  for (int i = 0; i < core->n_works; i++) {
+    const struct work *work = &core->works[i];
+    if (!work->busy) continue;
+    all_tokens += work->run.tokens;
+    if (work->until_ns > until_ns) until_ns = work->until_ns;
+  }
+  return all_tokens > core->small_tokens ? until_ns : now_ns;
+}
+
 // A batch that does not fit beside what runs begins in earnest when that has ended.
 static struct pace_run expectation(const struct core *core, const struct work *work) {
   struct pace_run all;
-  int64_t estimate_ns = pace_estimate_ns(&work->queue->pace, work->n_tokens);
+  int64_t estimate_ns =
+      service_estimate_ns(service_of(core, work->queue), work->n_tokens, now(core));
   int64_t from_ns = work->began_ns, last_ns;
   bool behind = running(core, &all, &last_ns) && all.tokens + work->n_tokens > core->small_tokens &&
                 last_ns > from_ns;
@@ -205,11 +281,22 @@ static struct pace_run expectation(const struct core *core, const struct work *w
                            work->n_tokens};
 }
 
+// For those who ask what a newcomer has to wait for.
+static void publish_busy(struct core *core) {
+  int64_t until_ns = free_ns(core, 1, 0);
+  atomic_store_explicit(&core->load.busy_until_ns, until_ns, memory_order_relaxed);
+}
+
 static void work_start(struct core *core, struct work *work, struct queue *queue,
                        struct batch_choice choice) {
   work_take(work, queue, queue_pop(queue, &core->queues, choice.n), choice.close, now(core));
+  for (struct request *request = work->first; request; request = request->next)
+    load_leave(&core->load, request);
   work->run = expectation(core, work);
+  work->until_ns = free_ns(core, work->n_tokens, work->began_ns) +
+                   service_least_ns(service_of(core, queue), work->n_tokens, work->began_ns);
   work->busy = true;
+  publish_busy(core);
   enum status status = work_run(work);
   if (status != STATUS_OK) {
     work_fail(core, work, status);
@@ -218,6 +305,7 @@ static void work_start(struct core *core, struct work *work, struct queue *queue
   } else {
     work_poll(core, work); // a device that is not asynchronous is done already
   }
+  publish_busy(core);
 }
 
 // ---- choosing ----
@@ -234,26 +322,56 @@ static struct batch_choice hold(const struct core *core, struct batch_choice cho
   return (struct batch_choice){.wait_until_ns = start_ns};
 }
 
-// The queue's choice now. Its head is rid of cancelled and expired requests first, so that they
-// never count.
-static struct batch_choice queue_choose(struct core *core, struct queue *queue, int64_t now_ns) {
-  queue_sweep(queue, &core->queues, dead, now_ns, drop, core);
-  if (queue->n == 0) return (struct batch_choice){.wait_until_ns = CLOCK_NEVER};
+static int32_t snapshot(struct core *core, const struct queue *queue, int32_t max_requests) {
+  int32_t n = 0;
+  // One more than fits, so that the batcher knows whether the batch is full.
+  for (const struct request *request = queue->first; request && n <= max_requests;
+       request = request->next)
+    core->items[n++] = (struct batch_item){request->n_tokens, request->n_seqs,
+                                           request->t_ns[STAGE_ADMITTED], request->deadline_ns};
+  return n;
+}
+
+static struct batch_rule rule_of(const struct queue *queue) {
   const struct model *model = queue->model;
   struct batch_rule rule = {.max_tokens = model->batch.max_tokens,
                             .max_requests = model->batch.max_requests,
                             .max_seqs = model->plans[queue->fusion]->limits.max_seqs,
                             .max_delay_ns = model->batch.max_delay_ns};
   if (rule.max_requests > LIMIT_BATCH_REQUESTS) rule.max_requests = LIMIT_BATCH_REQUESTS;
-  int32_t n = 0;
-  // One more than fits, so that the batcher knows whether the batch is full.
-  for (const struct request *request = queue->first; request && n <= rule.max_requests;
-       request = request->next)
-    core->items[n++] = (struct batch_item){request->n_tokens, request->n_seqs,
-                                           request->t_ns[STAGE_ADMITTED], request->deadline_ns};
-  struct batch_choice choice =
-      batch_choose(core->items, n, &rule, &queue->pace, core->hurry, now_ns);
-  return hold(core, choice, now_ns);
+  return rule;
+}
+
+// Not one of its requests will be late, as far as is known: those that would be leave the queue.
+static struct batch_choice choose_on_time(struct core *core, struct queue *queue,
+                                          const struct batch_rule *rule, struct leaving *leaving) {
+  for (;;) {
+    if (queue->n == 0) return (struct batch_choice){.wait_until_ns = CLOCK_NEVER};
+    int32_t n = snapshot(core, queue, rule->max_requests);
+    struct batch_choice choice =
+        batch_choose(core->items, n, rule, leaving->service, core->hurry, leaving->now_ns);
+    choice = hold(core, choice, leaving->now_ns);
+    if (choice.n == 0) return choice;
+    leaving->done_ns =
+        batch_on_time(core->items, &choice, leaving->service,
+                      free_ns(core, choice.n_tokens, leaving->now_ns), leaving->now_ns);
+    if (leaving->done_ns == 0) return choice;
+    queue_sweep(queue, &core->queues, leave_before, leaving); // one at least
+  }
+}
+
+// The queue's choice now. It is rid of cancelled, expired and hopeless requests first, so that they
+// never count.
+static struct batch_choice queue_choose(struct core *core, struct queue *queue, int64_t now_ns) {
+  struct batch_rule rule = rule_of(queue);
+  struct leaving leaving = {.core = core,
+                            .service = service_of(core, queue),
+                            .now_ns = now_ns,
+                            .from_ns = free_ns(core, 1, now_ns)};
+  leaving.at_most_ns =
+      service_with_margin_ns(service_least_ns(leaving.service, rule.max_tokens, now_ns));
+  queue_sweep(queue, &core->queues, leave_hopeless, &leaving);
+  return choose_on_time(core, queue, &rule, &leaving);
 }
 
 // Among the queues that may run now, the one whose head is most urgent; *wait_ns: the nearest time
@@ -297,6 +415,7 @@ static int64_t look_ns(const struct core *core, int64_t now_ns) {
 int64_t core_step(struct core *core, int64_t now_ns) {
   for (int i = 0; i < core->n_works; i++)
     if (core->works[i].busy) work_poll(core, &core->works[i]);
+  publish_busy(core);
   struct work *work = work_free(core);
   int64_t wait_ns = CLOCK_NEVER;
   if (core_lost(core)) {
@@ -328,4 +447,8 @@ bool core_idle(const struct core *core) {
 
 bool core_lost(const struct core *core) {
   return atomic_load_explicit(&core->lost, memory_order_relaxed);
+}
+
+struct load *core_load(struct core *core) {
+  return &core->load;
 }

@@ -7,7 +7,7 @@
 #ifndef SCHED_CORE_H
 #define SCHED_CORE_H
 
-#include "sched/request.h"
+#include "sched/load.h"
 
 struct core;
 struct core_options {
@@ -53,6 +53,9 @@ void core_hurry(struct core *core);      // from now on no batch waits for compa
 bool core_idle(const struct core *core); // nothing waits, nothing runs
 bool core_lost(const struct core *core); // the device is gone: everything fails UNAVAILABLE from
                                          // here on. Any thread.
+
+// What waits, for load_enter and load_forecast. Any thread.
+struct load *core_load(struct core *core);
 
 // Time, bytes and kernels of one request into its cost, as the reply reports them. `times` are
 // zeros when no device took part.

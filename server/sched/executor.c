@@ -225,11 +225,31 @@ enum status executor_open(const struct executor_options *options, struct executo
   return STATUS_OK;
 }
 
+static const struct service *service_of(const struct executor *executor,
+                                        const struct request *request) {
+  return &request->model->service[executor->options.device_index][request->fusion];
+}
+
+bool executor_forecast(const struct executor *executor, const struct request *request,
+                       struct forecast *out) {
+  return load_forecast(core_load(executor->core), service_of(executor, request), request,
+                       request->t_ns[STAGE_ADMITTED], out);
+}
+
+struct load *executor_load(struct executor *executor) {
+  return core_load(executor->core);
+}
+
+int64_t executor_wait_ns(const struct executor *executor) {
+  return load_wait_ns(core_load(executor->core), clock_now_ns());
+}
+
 bool executor_submit(struct executor *executor, int loop, struct request *request) {
   struct port *port = &executor->ports[loop];
   if (port->outstanding >= executor->options.queue_requests || atomic_load(&executor->stopping))
     return false;
   request->call.loop = (uint16_t)loop;
+  load_enter(core_load(executor->core), request, service_of(executor, request));
   atomic_fetch_add_explicit(&executor->queued, 1, memory_order_relaxed);
   bool pushed = ring_push(&port->submitted, request);
   FW_ASSERT(pushed);

@@ -4,7 +4,7 @@
 #define SCHED_EXECUTOR_H
 
 #include "base/wake.h"
-#include "sched/request.h"
+#include "sched/load.h"
 
 struct executor;
 struct executor_options {
@@ -30,6 +30,12 @@ MUST_USE enum status executor_open(const struct executor_options *options, struc
 // Loop thread `loop`. Moves the request; false (nothing moved): `queue_requests` of this loop wait,
 // run or are done but not reaped, or the executor is stopping.
 bool executor_submit(struct executor *executor, int loop, struct request *request);
+// Whether it could be done by its deadline if it was submitted now (load_forecast); `out` is filled
+// when not. Any thread.
+bool executor_forecast(const struct executor *executor, const struct request *request,
+                       struct forecast *out);
+int64_t executor_wait_ns(const struct executor *executor); // of a newcomer, as expected; any thread
+struct load *executor_load(struct executor *executor);     // for tests
 // Loop thread `loop`: the next finished request (status set), or NULL.
 struct request *executor_reap(struct executor *executor, int loop);
 int32_t executor_outstanding(const struct executor *executor, int loop); // submitted, not reaped

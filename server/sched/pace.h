@@ -23,16 +23,6 @@
 #define PACE_SPIN_NS (200 * NS_PER_US)
 #define PACE_SLEEP_MAX_NS NS_PER_MS
 
-// Moving averages of batches' times by size: classes of tokens, powers of two.
-#define PACE_CLASSES 21 // up to batch.max_tokens' range
-struct pace {
-  double ns[PACE_CLASSES]; // 0: none of this size yet
-};
-void pace_learn(struct pace *pace, int64_t tokens, int64_t ns);
-// From the nearest size that is known, scaled up with the tokens but never down: a batch of few
-// tokens has the weights to read too. 0: nothing known.
-int64_t pace_estimate_ns(const struct pace *pace, int64_t tokens);
-
 // A running batch.
 struct pace_run {
   int64_t began_ns, expect_ns; // expect_ns: estimated end; began_ns where nothing is known

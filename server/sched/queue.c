@@ -1,16 +1,16 @@
 #include "sched/queue.h"
 #include "base/log.h"
 
-// The queue of the request's model and mode, or an empty one to make it that, or NULL.
+// The queue of the request's model and mode, or one that nobody has to make it that, or NULL. An
+// empty one may still have a batch running.
 static struct queue *queue_of(struct queues *queues, const struct request *request) {
   struct queue *vacant = NULL;
   for (int32_t i = 0; i < queues->n_slots; i++) {
     struct queue *queue = &queues->slots[i];
     if (queue->model == request->model && queue->fusion == request->fusion) return queue;
-    if (queue->n == 0 && !vacant) vacant = queue;
+    if (!queue->model && !vacant) vacant = queue;
   }
-  // A slot of its own while there are any: an empty queue's run-time estimate is worth keeping.
-  if (queues->n_slots < QUEUES_MAX) vacant = &queues->slots[queues->n_slots++];
+  if (!vacant && queues->n_slots < QUEUES_MAX) vacant = &queues->slots[queues->n_slots++];
   if (vacant) *vacant = (struct queue){.model = request->model, .fusion = request->fusion};
   return vacant;
 }
@@ -33,23 +33,19 @@ bool queues_add(struct queues *queues, struct request *request) {
 }
 
 void queue_sweep(struct queue *queue, struct queues *queues,
-                 enum status (*dead)(const struct request *request, int64_t now_ns), int64_t now_ns,
-                 void (*drop)(void *arg, struct request *request, enum status status), void *arg) {
+                 bool (*leaves)(void *arg, struct request *request), void *arg) {
   struct request **link = &queue->first;
   queue->last = NULL;
   while (*link) {
-    struct request *request = *link;
-    enum status status = dead(request, now_ns);
-    if (status == STATUS_OK) {
+    struct request *request = *link, *next = request->next;
+    if (!leaves(arg, request)) {
       queue->last = request;
       link = &request->next;
       continue;
     }
-    *link = request->next;
-    request->next = NULL;
+    *link = next;
     queue->n--;
     queues->n_waiting--;
-    drop(arg, request, status);
   }
 }
 

@@ -10,7 +10,6 @@ struct queue {
   enum fusion_mode fusion;
   struct request *first, *last;
   int32_t n;
-  struct pace pace; // what its batches took
 };
 
 // Every pair of a model and a mode, twice over: while a model is replaced both generations may have
@@ -25,10 +24,9 @@ struct queues {
 bool queues_add(
     struct queues *queues,
     struct request *request); // by urgency; false: every slot holds another model's work
-// Removes every request for which `dead` says a status other than OK, and hands it to `drop`.
+// Removes every request of which `leaves` says so, having taken it.
 void queue_sweep(struct queue *queue, struct queues *queues,
-                 enum status (*dead)(const struct request *request, int64_t now_ns), int64_t now_ns,
-                 void (*drop)(void *arg, struct request *request, enum status status), void *arg);
+                 bool (*leaves)(void *arg, struct request *request), void *arg);
 // The first n requests, still linked by `next`, the last one's next NULL.
 struct request *queue_pop(struct queue *queue, struct queues *queues, int32_t n);
 

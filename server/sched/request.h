@@ -57,6 +57,7 @@ struct request {
   struct slab *response; // holds the outputs and this request's seqlens/positions arrays
   int64_t deadline_ns;   // CLOCK_NEVER: none
   int64_t urgency_ns;    // order in the queue; see sched/batch.h
+  int64_t share_ns;      // what it adds to the work that waits; see sched/load.h
   int64_t t_ns[STAGE_COUNT];
   struct call_ref call;
   // Set by the loop: client gone or deadline passed. Looked at when a batch forms.

@@ -24,6 +24,7 @@ struct work {
   uint8_t outputs; // that any of them asks for
   enum batch_close close;
   struct pace_run run;
+  int64_t until_ns; // it will not end before, as far as is known
   bool busy;
 };
 

@@ -188,21 +188,24 @@ class Http2Test(unittest.TestCase):
     def test_a_deadline_that_passes_while_the_model_runs(self):
         with Daemon([SLOW, ECHO]) as daemon, h2.Connection(daemon.grpc_port, timeout=60) as connection:
             connection.read_until(lambda: connection.settings)
-            rows = 3000
-            request = pb.infer_request("slow", [pb.tensor("x", "FP32", [1, rows, 64])], [bytes(256 * rows)])
+
+            def request(rows):
+                return pb.infer_request("slow", [pb.tensor("x", "FP32", [1, rows, 64])], [bytes(256 * rows)])
+
             began = time.monotonic()
-            stream = connection.start_call(INFER, request)
+            stream = connection.start_call(INFER, request(1500))
             connection.wait(stream)
-            whole = time.monotonic() - began
+            short = time.monotonic() - began
             self.assertEqual(connection.stream(stream).grpc_status, OK)
+            # Nine times the work, but of that size nothing is known: it is not refused.
             began = time.monotonic()
-            stream = connection.start_call(INFER, request, [("grpc-timeout", f"{int(whole * 1e6 / 4)}u")])
+            stream = connection.start_call(INFER, request(4500), [("grpc-timeout", f"{int(short * 2e6)}u")])
             connection.wait(stream)
             waited = time.monotonic() - began
             self.assert_status(connection.stream(stream), DEADLINE)
+            self.assertIn("before the answer was ready", connection.stream(stream).grpc_message)
             self.assertEqual(len(connection.stream(stream).blocks), 1)
-            print(f"{whole * 1e3:.0f} ms of work with a deadline of a quarter of that were answered after {waited * 1e3:.0f} ms")
-            self.assertLess(waited, whole * 0.9)
+            print(f"a deadline of {short * 2e3:.0f} ms was answered after {waited * 1e3:.0f} ms")
             request, data = echo_request()
             stream = connection.call(INFER, request)  # and the connection lives
             self.assertEqual(raw_output(stream), data)

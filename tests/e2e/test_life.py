@@ -257,7 +257,7 @@ class LifeTest(unittest.TestCase):
             for future in futures:
                 codes[future.code()] = codes.get(future.code(), 0) + 1
             print("deadlines around the service time:", {code.name: n for code, n in codes.items()})
-            self.assertLessEqual(set(codes), {Code.OK, Code.DEADLINE_EXCEEDED})
+            self.assertLessEqual(set(codes), {Code.OK, Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED})
             self.assertTrue(client.infer(block_request(), timeout=60))
             self.assert_conservation(daemon, "block")
         daemon.stop()

@@ -552,6 +552,47 @@ static void an_expired_request_is_answered_without_running(void **state) {
   assert_int_equal(fake_device.n_runs, 0);
 }
 
+static enum status infer_within(int64_t within_ns) {
+  static uint8_t bytes[4096];
+  send_bytes(bytes, pack(&good, bytes, sizeof bytes));
+  call.deadline_ns = clock_now_ns() + within_ns;
+  model_infer(&call, &api);
+  while (call.answers == 0) {
+    api_reap(NULL, 0, &api);
+    sched_yield();
+  }
+  finish_call();
+  assert_int_equal(slab_pool_used_bytes(pool), 0);
+  assert_int_equal(atomic_load(&model->refs), 2);
+  return call.status;
+}
+
+// By what batches of that size took, and by what waits or runs.
+static void what_cannot_be_in_time_is_refused_at_once(void **state) {
+  (void)state;
+  const struct model_metrics *metrics = model->metrics[FUSION_ON];
+  fake_device.run_ns = 60 * NS_PER_S; // on the fake clock: that is what is reported
+  assert_int_equal(infer_within(NS_PER_S), STATUS_OK); // nothing was known
+  assert_int_equal(fake_device.n_runs, 1);
+  assert_int_equal(infer_within(NS_PER_S), STATUS_DEADLINE_EXCEEDED);
+  assert_non_null(strstr(call.text, "refused at once"));
+  assert_int_equal(metrics->refused[REFUSED_SLOW], 1);
+  assert_int_equal(fake_device.n_runs, 1);
+  struct service *service = &model->service[0][FUSION_ON];
+  service_learn(service, 64, 100 * NS_PER_S, true, clock_now_ns()); // 1.6 s a token
+  struct request waiting = {.n_tokens = 64, .deadline_ns = clock_now_ns()};
+  struct load *load = executor_load(api.executors[0]);
+  load_enter(load, &waiting, service);
+  assert_int_equal(infer_within(90 * NS_PER_S), STATUS_RESOURCE_EXHAUSTED);
+  assert_non_null(strstr(call.text, "ahead of it"));
+  assert_int_equal(metrics->refused[REFUSED_BUSY], 1);
+  load_leave(load, &waiting);
+  assert_int_equal(infer_within(90 * NS_PER_S), STATUS_OK);
+  assert_int_equal(infer(&good), STATUS_OK); // without a deadline
+  assert_int_equal(metrics->accepted, 5);
+  assert_int_equal(metrics->finished[STATUS_OK], 3);
+}
+
 static void loading_is_unavailable(void **state) {
   (void)state;
   atomic_store(&api.state, API_LOADING);
@@ -636,6 +677,7 @@ int main(void) {
       TEST(an_id_longer_than_we_keep_is_refused),
       TEST(a_client_that_vanishes_leaves_nothing_behind),
       TEST(an_expired_request_is_answered_without_running),
+      TEST(what_cannot_be_in_time_is_refused_at_once),
       TEST(loading_is_unavailable),
       TEST(draining_is_not_ready_but_serves),
       TEST(a_lost_device_is_unavailable_and_not_ready),

@@ -42,6 +42,21 @@ static void every_series_is_there_from_the_start(void **state) {
   assert_true(value_of("fusewire_infer_finished_total" ON ",code=\"OK\"}") == 0);
   assert_true(value_of("fusewire_infer_finished_total" ON ",code=\"UNAUTHENTICATED\"}") == 0);
   assert_true(value_of("fusewire_batch_close_total" ON ",reason=\"deadline\"}") == 0);
+  static const char *const reasons[] = {"queue",   "busy", "slow",  "late",
+                                        "expired", "size", "memory"};
+  for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
+    char series[256];
+    snprintf(series, sizeof series, "fusewire_infer_refused_total" ON ",reason=\"%s\"}",
+             reasons[i]);
+    assert_true(value_of(series) == 0);
+  }
+  static const char *const call_reasons[] = {"header_bytes", "message_bytes",   "connection_bytes",
+                                             "total_bytes",  "request_timeout", "calls"};
+  for (size_t i = 0; i < sizeof call_reasons / sizeof *call_reasons; i++) {
+    char series[256];
+    snprintf(series, sizeof series, "fusewire_calls_refused_total{reason=\"%s\"}", call_reasons[i]);
+    assert_true(value_of(series) == 0);
+  }
   assert_true(value_of("fusewire_compute_seconds_bucket" ON ",le=\"+Inf\"}") == 0);
   assert_true(value_of("fusewire_compute_seconds_count" ON "}") == 0);
   assert_true(value_of("fusewire_calls_finished_total{code=\"OK\"}") == 0);

@@ -77,12 +77,12 @@ static void a_small_batch_waits_for_company_until_the_oldest_has_waited_enough(v
 static void a_deadline_ends_the_wait_early_enough_to_run(void **state) {
   (void)state;
   struct batch_item items[] = {item(10, 0, 4 * MS)};
-  struct pace pace = {0};
-  pace_learn(&pace, 10, 1 * MS);
-  struct batch_choice choice = batch_choose(items, 1, &rule, &pace, false, 1 * MS);
+  struct service service = {0};
+  service_learn(&service, 10, 1 * MS, false, 1 * MS);
+  struct batch_choice choice = batch_choose(items, 1, &rule, &service, false, 1 * MS);
   assert_int_equal(choice.n, 0);
   assert_int_equal(choice.wait_until_ns, 3 * MS);
-  choice = batch_choose(items, 1, &rule, &pace, false, 3 * MS);
+  choice = batch_choose(items, 1, &rule, &service, false, 3 * MS);
   assert_int_equal(choice.n, 1);
   assert_int_equal(choice.close, CLOSE_DEADLINE);
 }
@@ -116,9 +116,9 @@ static void any_choice_keeps_the_rule(void **state) {
                test_random() % 2 ? CLOCK_NEVER : now_ns + 1 + (int64_t)(test_random() % 20) * MS);
       items[i].n_seqs = 1 + (int32_t)(test_random() % 5);
     }
-    struct pace pace = {0};
-    pace_learn(&pace, 1, 1 + (int64_t)(test_random() % MS));
-    struct batch_choice choice = batch_choose(items, n, &rule, &pace, false, now_ns);
+    struct service service = {0};
+    service_learn(&service, 1, 1 + (int64_t)(test_random() % MS), false, now_ns);
+    struct batch_choice choice = batch_choose(items, n, &rule, &service, false, now_ns);
     assert_in_range(choice.n, 0, n);
     if (choice.n == 0) {
       assert_true(choice.wait_until_ns > now_ns); // a wait that is over would spin
@@ -130,6 +130,55 @@ static void any_choice_keeps_the_rule(void **state) {
     assert_true(choice.n <= rule.max_requests && tokens <= rule.max_tokens &&
                 seqs <= rule.max_seqs);
   }
+}
+
+// Batches of n tokens take a millisecond and `per_token`.
+static void learn_line(struct service *service, int64_t per_token_ns, int64_t now_ns) {
+  for (int64_t tokens = 1; tokens <= 1024; tokens *= 2)
+    service_learn(service, tokens, MS + tokens * per_token_ns, false, now_ns);
+}
+
+static void nobody_is_late_where_nothing_is_known(void **state) {
+  (void)state;
+  struct batch_item items[] = {item(10, 0, 1)};
+  struct service service = {0};
+  struct batch_choice choice = {.n = 1, .n_tokens = 10};
+  assert_int_equal(batch_on_time(items, &choice, &service, 0, 0), 0);
+  assert_int_equal(choice.n, 1);
+}
+
+static void a_batch_is_cut_for_one_in_a_hurry(void **state) {
+  (void)state;
+  struct service service = {0};
+  learn_line(&service, MS / 4, 0); // 10 tokens 3.5 ms, 90 tokens 23.5 ms
+  struct batch_item items[] = {item(10, 0, 9 * MS), item(10, 0, 40 * MS), item(70, 0, CLOCK_NEVER)};
+  struct batch_choice choice = {.n = 3, .close = CLOSE_FULL, .n_tokens = 90};
+  assert_int_equal(batch_on_time(items, &choice, &service, 0, 0), 0);
+  assert_int_equal(choice.n, 2);
+  assert_int_equal(choice.n_tokens, 20);
+  assert_int_equal(choice.close, CLOSE_DEADLINE);
+  // Behind a batch that ends in 4 ms it is the first one alone.
+  choice = (struct batch_choice){.n = 3, .close = CLOSE_FULL, .n_tokens = 90};
+  assert_int_equal(batch_on_time(items, &choice, &service, 4 * MS, 0), 0);
+  assert_int_equal(choice.n, 1);
+  // With time enough for all nothing is cut.
+  items[0].deadline_ns = 30 * MS;
+  choice = (struct batch_choice){.n = 3, .close = CLOSE_FULL, .n_tokens = 90};
+  assert_int_equal(batch_on_time(items, &choice, &service, 0, 0), 0);
+  assert_int_equal(choice.n, 3);
+  assert_int_equal(choice.close, CLOSE_FULL);
+}
+
+static void a_batch_is_not_cut_where_that_wastes_the_device(void **state) {
+  (void)state;
+  struct service service = {0};
+  learn_line(&service, MS / 1000, 0); // 10 tokens take nearly as long as 900
+  struct batch_item items[] = {item(10, 0, MS + MS / 2), item(890, 0, CLOCK_NEVER)};
+  struct batch_choice choice = {.n = 2, .close = CLOSE_FULL, .n_tokens = 900};
+  int64_t done_ns = batch_on_time(items, &choice, &service, 0, 0);
+  assert_true(done_ns > items[0].deadline_ns);
+  assert_true(done_ns >= service_estimate_ns(&service, 900, 0));
+  assert_int_equal(choice.n, 2);
 }
 
 static void close_reasons_have_names(void **state) {
@@ -152,6 +201,9 @@ int main(void) {
       cmocka_unit_test(draining_does_not_wait),
       cmocka_unit_test(requests_without_deadline_do_not_starve),
       cmocka_unit_test(any_choice_keeps_the_rule),
+      cmocka_unit_test(nobody_is_late_where_nothing_is_known),
+      cmocka_unit_test(a_batch_is_cut_for_one_in_a_hurry),
+      cmocka_unit_test(a_batch_is_not_cut_where_that_wastes_the_device),
       cmocka_unit_test(close_reasons_have_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

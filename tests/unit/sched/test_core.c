@@ -333,6 +333,7 @@ static void waiting_for_company_never_costs_a_deadline(void **state) {
   step();
   fake_device.now_ns += 10 * NS_PER_MS;
   step();
+  fake_device.now_ns += 2 * SERVICE_BELIEF_NS; // or it would be given up: it is behind the first
   add(1, CLOCK_NEVER);
   step();
   add(2, fake_device.now_ns + 13 * NS_PER_MS +
@@ -345,6 +346,64 @@ static void waiting_for_company_never_costs_a_deadline(void **state) {
   fake_device.now_ns += 10 * NS_PER_MS;
   while (!core_idle(core))
     step();
+}
+
+// Four tokens take a millisecond, and that is known.
+static void what_cannot_be_in_time_any_more_leaves_the_queue(void **state) {
+  (void)state;
+  open_core(true, 1, 0);
+  learn_and_run_one();
+  add(2, fake_device.now_ns + 5 * NS_PER_MS);
+  add(3, fake_device.now_ns + NS_PER_MS + NS_PER_MS / 2); // behind the one that runs: 2 ms
+  step();
+  assert_int_equal(finished[3], 1);
+  assert_int_equal(requests[3].status, STATUS_DEADLINE_EXCEEDED);
+  assert_non_null(strstr(requests[3].message_text, "never ran"));
+  fake_device.now_ns += 4 * NS_PER_MS;
+  while (!core_idle(core))
+    step();
+  assert_int_equal(requests[2].status, STATUS_OK);
+  assert_int_equal(fake_device.n_runs, 3);
+}
+
+static void a_size_of_which_nothing_is_known_is_tried(void **state) {
+  (void)state;
+  open_core(false, 1, 0);
+  add(0, fake_device.now_ns + NS_PER_MS / 2);
+  step();
+  assert_int_equal(requests[0].status, STATUS_OK); // late, as was not known before
+  add(1, fake_device.now_ns + NS_PER_MS / 2);
+  step();
+  assert_int_equal(requests[1].status, STATUS_DEADLINE_EXCEEDED);
+  fake_device.now_ns += SERVICE_BELIEF_NS + NS_PER_MS; // and then it is tried again
+  add(2, fake_device.now_ns + NS_PER_MS / 2);
+  step();
+  assert_int_equal(requests[2].status, STATUS_OK);
+  assert_int_equal(fake_device.n_runs, 2);
+}
+
+static void what_waits_and_what_runs_is_counted_until_it_ends(void **state) {
+  (void)state;
+  open_core(true, 1, 0);
+  learn_and_run_one();
+  const struct load *load = core_load(core);
+  int64_t until_ns = atomic_load(&load->busy_until_ns);
+  assert_true(until_ns >= fake_device.now_ns + NS_PER_MS);
+  requests[2].model = model;
+  requests[2].fusion = FUSION_ON;
+  requests[2].n_tokens = 4;
+  requests[2].deadline_ns = CLOCK_NEVER;
+  requests[2].t_ns[STAGE_ADMITTED] = fake_device.now_ns;
+  load_enter(core_load(core), &requests[2], &model->service[0][FUSION_ON]);
+  add(2, CLOCK_NEVER);
+  assert_true(load_wait_ns(load, fake_device.now_ns) >= 2 * NS_PER_MS);
+  step(); // a full batch: handed to the other lane, behind the first
+  assert_int_equal(atomic_load(&load->waiting_ns), 0);
+  assert_true(atomic_load(&load->busy_until_ns) >= until_ns + NS_PER_MS);
+  fake_device.now_ns += 4 * NS_PER_MS;
+  while (!core_idle(core))
+    step();
+  assert_int_equal(load_wait_ns(load, 0), 0);
 }
 
 // The scheduler asks to be called without sleeping only around the time that a result is due.
@@ -510,6 +569,9 @@ int main(void) {
       cmocka_unit_test_teardown(a_full_batch_does_not_wait_for_the_running_one, close_core),
       cmocka_unit_test_teardown(a_small_batch_starts_beside_a_small_one, close_core),
       cmocka_unit_test_teardown(waiting_for_company_never_costs_a_deadline, close_core),
+      cmocka_unit_test_teardown(what_cannot_be_in_time_any_more_leaves_the_queue, close_core),
+      cmocka_unit_test_teardown(a_size_of_which_nothing_is_known_is_tried, close_core),
+      cmocka_unit_test_teardown(what_waits_and_what_runs_is_counted_until_it_ends, close_core),
       cmocka_unit_test_teardown(a_long_batch_is_not_watched_from_its_start, close_core),
       cmocka_unit_test_teardown(every_lane_is_prepared_and_warmed, close_core),
       cmocka_unit_test_teardown(any_failing_call_is_answered_for, close_core),

@@ -1,44 +1,9 @@
-// sched/pace: estimates of batches, when the next one starts, when a result is asked for.
+// sched/pace: when the next batch starts, when a result is asked for.
 #include "harness/cmocka_all.h"
 
 #include "sched/pace.h"
 
 #define US NS_PER_US
-
-static void nothing_known_is_zero(void **state) {
-  (void)state;
-  struct pace pace = {0};
-  assert_int_equal(pace_estimate_ns(&pace, 1), 0);
-  assert_int_equal(pace_estimate_ns(&pace, 1000000), 0);
-}
-
-static void a_size_is_estimated_from_its_own_runs(void **state) {
-  (void)state;
-  struct pace pace = {0};
-  pace_learn(&pace, 100, 500 * US);
-  pace_learn(&pace, 1000, 900 * US);
-  assert_int_equal(pace_estimate_ns(&pace, 127), 500 * US); // 64..127 are one class
-  assert_int_equal(pace_estimate_ns(&pace, 512), 900 * US);
-  pace_learn(&pace, 100, 1000 * US);
-  assert_int_equal(pace_estimate_ns(&pace, 100), 600 * US);
-}
-
-static void an_unknown_size_is_scaled_up_never_down(void **state) {
-  (void)state;
-  struct pace pace = {0};
-  pace_learn(&pace, 64, 100 * US);
-  assert_int_equal(pace_estimate_ns(&pace, 256), 400 * US);
-  assert_int_equal(pace_estimate_ns(&pace, 1), 100 * US);
-}
-
-static void any_count_has_a_class(void **state) {
-  (void)state;
-  struct pace pace = {0};
-  pace_learn(&pace, 0, US);
-  pace_learn(&pace, INT64_MAX, 7 * US);
-  assert_int_equal(pace_estimate_ns(&pace, 0), US);
-  assert_int_equal(pace_estimate_ns(&pace, INT64_MAX), 7 * US);
-}
 
 static void a_small_batch_starts_beside_a_small_one(void **state) {
   (void)state;
@@ -80,10 +45,6 @@ static void the_time_awake_is_bounded(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nothing_known_is_zero),
-      cmocka_unit_test(a_size_is_estimated_from_its_own_runs),
-      cmocka_unit_test(an_unknown_size_is_scaled_up_never_down),
-      cmocka_unit_test(any_count_has_a_class),
       cmocka_unit_test(a_small_batch_starts_beside_a_small_one),
       cmocka_unit_test(of_an_unknown_batch_nothing_is_waited_for),
       cmocka_unit_test(a_long_batch_is_slept_for_then_watched_then_left_alone),
