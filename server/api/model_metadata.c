@@ -3,6 +3,7 @@
 #include "api/handlers.h"
 
 #include "open_inference.pb-c.h"
+#include <stdarg.h>
 #include <stdio.h>
 
 typedef Inference__ModelMetadataResponse__TensorMetadata tensor_metadata;
@@ -33,10 +34,11 @@ static void tensors_fill(const struct signature_tensor *from, int32_t n, struct 
   }
 }
 
-#define N_PROPERTIES 8
+#define N_PROPERTIES (13 + LIMIT_MODEL_OUTPUTS)
 struct property_room {
   property_entry entries[N_PROPERTIES], *list[N_PROPERTIES];
   char text[N_PROPERTIES][256];
+  char keys[LIMIT_MODEL_OUTPUTS][LIMIT_NAME_BYTES + 16];
   size_t n;
 };
 
@@ -47,6 +49,47 @@ static void property_add(struct property_room *room, const char *key, const char
   entry->key = unconst(key);
   entry->value = room->text[room->n];
   room->list[room->n++] = entry;
+}
+
+static void PRINTF_LIKE(3, 4)
+    property_print(struct property_room *room, const char *key, const char *format, ...) {
+  char text[sizeof room->text[0]];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  property_add(room, key, text);
+}
+
+// What shadows found since the process started (docs/OPERATIONS.md).
+static void shadow_fill(const struct model *model, struct property_room *room) {
+  const struct shadow_metrics *metrics = model->shadow.metrics;
+  unsigned long long dropped = 0;
+  for (int d = 0; d < SHADOW_DROPS; d++)
+    dropped += metrics->dropped[d];
+  property_print(room, "ab.shadow", "%g", model->shadow.share);
+  property_print(room, "ab.alarm", "%g", model->shadow.alarm);
+  property_print(room, "shadows", "%llu sampled, %llu compared, %llu failed, %llu dropped",
+                 (unsigned long long)metrics->sampled, (unsigned long long)metrics->compared,
+                 (unsigned long long)metrics->failed, dropped);
+  for (int o = 0; o < model->n_outputs; o++) {
+    const struct shadow_output_metrics *output = model->shadow.outputs[o];
+    if (!output) continue; // an input unchanged
+    snprintf(room->keys[o], sizeof room->keys[o], "shadow %s", output->name);
+    property_print(room, room->keys[o],
+                   "differs by at most %.3g (relative L2), an element by %.3g; %llu of %llu over "
+                   "the alarm",
+                   output->max_relative, output->max_abs, (unsigned long long)output->exceeded,
+                   (unsigned long long)output->compared);
+  }
+}
+
+static void ab_fill(const struct model *model, struct property_room *room) {
+  if (!model->fusion_available[FUSION_ON] || !model->fusion_available[FUSION_OFF]) return;
+  property_print(room, "fusion_loaded", "on off%s",
+                 model->fusion_available[FUSION_AUTO] ? " auto" : "");
+  property_print(room, "ab.unfused_share", "%.9g", share_part(&model->unfused));
+  if (model->shadow.metrics) shadow_fill(model, room);
 }
 
 static void properties_fill(const struct api *api, const struct model *model,
@@ -63,6 +106,7 @@ static void properties_fill(const struct api *api, const struct model *model,
   property_add(room, "max_sequence_length", number);
   snprintf(number, sizeof number, "%d", model->max_request_rows);
   property_add(room, "max_request_tokens", number);
+  ab_fill(model, room);
 }
 
 void model_metadata(struct call *call, void *app) {

@@ -17,6 +17,10 @@ void share_init(struct share *share, double part, uint64_t seed) {
   atomic_init(&share->sum, seed == 0 ? 0 : spread(seed) % WHOLE);
 }
 
+double share_part(const struct share *share) {
+  return (double)share->step / (double)WHOLE;
+}
+
 bool share_takes(struct share *share) {
   if (share->step == 0) return false;
   // Relaxed: it counts, and orders nothing.

@@ -20,5 +20,6 @@ struct share {
 // taken.
 void share_init(struct share *share, double part, uint64_t seed);
 bool share_takes(struct share *share);
+double share_part(const struct share *share); // as it was given, nearly
 
 #endif

@@ -163,6 +163,25 @@ enum status model_parse(const char *path, const struct server_conf *conf,
   return code;
 }
 
+// Where its shadows are counted.
+static enum status bind_shadow(struct model *model, struct error *err) {
+  struct model_shadow *shadow = &model->shadow;
+  if (shadow->share <= 0) return STATUS_OK;
+  shadow->metrics = metrics_shadow_add(model->name, model->version, model->backend->name);
+  bool ok = shadow->metrics != NULL;
+  for (int o = 0; ok && o < model->n_outputs; o++) {
+    if (model->plans[FUSION_OFF]->output_is_input[o] >= 0) continue; // nothing to compare
+    shadow->outputs[o] = metrics_shadow_output(shadow->metrics, model->outputs[o].name);
+    ok = shadow->outputs[o] != NULL;
+  }
+  if (ok) return STATUS_OK;
+  return error_set(
+      err, STATUS_RESOURCE_EXHAUSTED,
+      "model \"%s\" version %s: no room for the metrics of its shadows: too many names "
+      "since the process started",
+      model->name, model->version);
+}
+
 enum status model_bind(struct model *model, const struct backend_ops *backend,
                        struct device **devices, int n_devices, struct error *err) {
   FW_ASSERT(model->n_devices == 0 && n_devices >= 1 && n_devices <= LIMIT_DEVICES);
@@ -196,5 +215,6 @@ enum status model_bind(struct model *model, const struct backend_ops *backend,
                        "versions since the process started",
                        model->name, model->version);
   }
-  return count_all_memory(model, err);
+  code = bind_shadow(model, err);
+  return code == STATUS_OK ? count_all_memory(model, err) : code;
 }

@@ -11,6 +11,7 @@
 #include "conf/server_conf.h"
 #include "model/service.h"
 #include "obs/metrics.h"
+#include "obs/shadow.h"
 #include <stdatomic.h>
 
 // Signature dimensions as the wire sees them: a positive number, or one of these.
@@ -44,6 +45,18 @@ struct model_needs {
 };
 
 struct audit_target;
+
+// Shadows (sched/shadow): of a share of the answered requests, the other plan runs behind.
+struct model_shadow {
+  double share; // 0: none
+  double alarm; // relative L2 difference above which it is told
+  int32_t max_rows, slots;
+  uint64_t seed;
+  struct shadow_metrics *metrics; // NULL: share is 0
+  struct shadow_output_metrics *outputs[LIMIT_MODEL_OUTPUTS];
+  struct shadow *on[LIMIT_DEVICES]; // set before the model serves
+};
+
 struct model {
   char name[LIMIT_NAME_BYTES];
   char version[32]; // "1" unless the file says otherwise
@@ -62,6 +75,7 @@ struct model {
   // Whose plan FUSION_AUTO's comes out the same as; else FUSION_AUTO. Requests of that mode run as
   // this one, in batches with its own.
   enum fusion_mode auto_is;
+  struct model_shadow shadow;
   struct share unfused;  // of requests that name none: those that run unfused (key `ab`)
   int32_t fusion_tokens; // of the batch that FUSION_AUTO decides for; 0: the largest
   struct graph graph;

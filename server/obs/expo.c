@@ -245,6 +245,7 @@ size_t metrics_expose(char *out, size_t out_bytes, bool triton_names) {
   refused_family(&expo);
   close_family(&expo);
   table_families(&expo);
+  shadow_families(&expo);
   calls_family(&expo);
   memory_family(&expo);
   calls_refused_family(&expo);

@@ -17,5 +17,6 @@ const char *expo_escaped(const char *value, char *out,
 // Triton's nv_inference_* names over the same counters, so that dashboards and autoscalers made for
 // it work (expo_triton.c).
 void triton_families(struct expo *expo);
+void shadow_families(struct expo *expo); // expo_shadow.c
 
 #endif

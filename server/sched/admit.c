@@ -138,6 +138,30 @@ static enum status warm_all(struct core *core, const struct core_runner *runner,
   return status;
 }
 
+// ---- shadows: the list is of the thread that loads ----
+static enum status shade(struct core *core, const struct model *model, struct error *err) {
+  struct model *changed = (struct model *)(uintptr_t)model; // it does not serve yet
+  struct shadow *shadow;
+  if (model->shadow.share <= 0) return STATUS_OK;
+  enum status status =
+      shadow_open(core->options.backend, core->options.device, changed, &shadow, err);
+  if (status != STATUS_OK) return status;
+  shadow->next = core->shadows.all;
+  core->shadows.all = shadow;
+  changed->shadow.on[core->options.device_index] = shadow;
+  return status;
+}
+
+static void unshade(struct core *core, const struct model *model) {
+  struct shadow **link = &core->shadows.all;
+  while (*link && (*link)->model != model)
+    link = &(*link)->next;
+  struct shadow *shadow = *link;
+  if (!shadow) return;
+  *link = shadow->next;
+  shadow_close(shadow);
+}
+
 enum status core_admit(struct core *core, const struct core_runner *runner,
                        const struct model *model, const struct model *const *served, int n_served,
                        struct error *err) {
@@ -148,6 +172,7 @@ enum status core_admit(struct core *core, const struct core_runner *runner,
     status = widen(core, runner, &sizes, served, n_served, err);
   if (status == STATUS_OK) status = prepare(core->works, core->n_works, model, err);
   if (status == STATUS_OK) status = warm_all(core, runner, model, err);
+  if (status == STATUS_OK) status = shade(core, model, err);
   return status;
 }
 
@@ -166,4 +191,5 @@ static bool forget(struct core *core, void *arg) {
 
 void core_forget(struct core *core, const struct core_runner *runner, const struct model *model) {
   run(runner, core, forget, (void *)(uintptr_t)model);
+  unshade(core, model);
 }

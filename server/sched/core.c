@@ -1,6 +1,6 @@
 #include "sched/core.h"
 #include "base/log.h"
-#include "sched/core_parts.h"
+#include "sched/behind.h"
 #include "sched/needs.h"
 
 #include <stdio.h>
@@ -43,6 +43,11 @@ void core_close(struct core *core) {
   FW_ASSERT(core_idle(core));
   for (int i = 0; i < core->n_works; i++)
     work_close(&core->works[i]);
+  while (core->shadows.all) {
+    struct shadow *shadow = core->shadows.all;
+    core->shadows.all = shadow->next;
+    shadow_close(shadow);
+  }
   free(core);
 }
 
@@ -55,6 +60,7 @@ static void finish(struct core *core, struct request *request, enum status statu
   request->t_ns[STAGE_DONE] = now(core);
   request->next = NULL;
   load_leave(&core->load, request);
+  core->n_moves++;
   core->options.finish(core->options.arg, request);
 }
 
@@ -69,7 +75,7 @@ static void count_refused(const struct request *request, enum refused why) {
   if (metrics) atomic_fetch_add_explicit(&metrics->refused[why], 1, memory_order_relaxed);
 }
 
-static struct service *service_of(const struct core *core, const struct queue *queue) {
+struct service *core_service(const struct core *core, const struct queue *queue) {
   return &queue->model->service[core->on.index][queue->fusion];
 }
 
@@ -122,7 +128,7 @@ static bool leave_before(void *arg, struct request *request) {
   return true;
 }
 
-static void lose(struct core *core, const char *what) {
+void core_lose(struct core *core, const char *what) {
   if (core_lost(core)) return;
   log_error("device_lost", "device %s: %s; its requests end UNAVAILABLE",
             core->options.backend->name, what);
@@ -197,11 +203,15 @@ static void resume_others(struct core *core, const struct work *done) {
       core->works[i].until_ns += by_ns;
 }
 
+static struct shadow *shadow_of(const struct core *core, const struct model *model) {
+  return model->shadow.on[core->options.device_index];
+}
+
 static void work_finish(struct core *core, struct work *work, const struct lane_times *times) {
   struct queue *queue = work->queue;
   struct traffic_total total = {0};
   if (work_has_steps(work)) {
-    service_learn(service_of(core, queue), work->n_tokens,
+    service_learn(core_service(core, queue), work->n_tokens,
                   times->copy_in_ns + times->compute_ns + times->copy_out_ns,
                   work->close == CLOSE_FULL, now(core));
     total = plan_traffic(queue->model->plans[queue->fusion], work->outputs, work->n_tokens,
@@ -210,9 +220,12 @@ static void work_finish(struct core *core, struct work *work, const struct lane_
   work_count(work, times, &total);
   work->busy = false;
   resume_others(core, work);
+  struct shadow *shadow = total.kernels > 0 ? shadow_of(core, queue->model) : NULL;
   for (struct request *request = work->first, *next; request; request = next) {
     next = request->next;
     core_cost(request, times, work->n_tokens);
+    if (shadow && request->cost.kernels > 0)
+      shadow_offer(&core->shadows, shadow, request, core->hurry, now(core));
     request->cost.batch_read_bytes = total.read_bytes;
     request->cost.batch_write_bytes = total.write_bytes;
     finish(core, request, STATUS_OK, "");
@@ -224,7 +237,7 @@ static void work_fail(struct core *core, struct work *work, enum status status) 
   char text[160];
   snprintf(text, sizeof text, "device %s failed the batch: %s", core->options.backend->name,
            status_name(status));
-  if (status == STATUS_UNAVAILABLE) lose(core, "a batch ended UNAVAILABLE");
+  if (status == STATUS_UNAVAILABLE) core_lose(core, "a batch ended UNAVAILABLE");
   struct request *first = work->first;
   work->first = NULL;
   work->busy = false;
@@ -248,7 +261,7 @@ static bool running(const struct core *core, struct pace_run *all, int64_t *last
   *last_ns = 0;
   for (int i = 0; i < core->n_works; i++) {
     const struct pace_run *run = &core->works[i].run;
-    if (!core->works[i].busy) continue;
+    if (!core->works[i].busy || core->works[i].shadow) continue;
     all->tokens += run->tokens;
     if (run->began_ns < all->began_ns) all->began_ns = run->began_ns;
     if (run->expect_ns < all->expect_ns) all->expect_ns = run->expect_ns;
@@ -262,7 +275,8 @@ static int64_t free_ns(const struct core *core, int64_t tokens, int64_t now_ns) 
   int64_t all_tokens = tokens, until_ns = now_ns;
   for (int i = 0; i < core->n_works; i++) {
     const struct work *work = &core->works[i];
-    if (!work->busy) continue;
+    // Where there is another lane nobody waits for a shadow.
+    if (!work->busy || (work->shadow && core->n_works > 1)) continue;
     all_tokens += work->run.tokens;
     if (work->until_ns > until_ns) until_ns = work->until_ns;
   }
@@ -273,7 +287,7 @@ static int64_t free_ns(const struct core *core, int64_t tokens, int64_t now_ns) 
 static struct pace_run expectation(const struct core *core, const struct work *work) {
   struct pace_run all;
   int64_t estimate_ns =
-      service_estimate_ns(service_of(core, work->queue), work->n_tokens, now(core));
+      service_estimate_ns(core_service(core, work->queue), work->n_tokens, now(core));
   int64_t from_ns = work->began_ns, last_ns;
   bool behind = running(core, &all, &last_ns) && all.tokens + work->n_tokens > core->small_tokens &&
                 last_ns > from_ns;
@@ -282,7 +296,7 @@ static struct pace_run expectation(const struct core *core, const struct work *w
 }
 
 // For those who ask what a newcomer has to wait for.
-static void publish_busy(struct core *core) {
+void core_publish_busy(struct core *core) {
   int64_t until_ns = free_ns(core, 1, 0);
   atomic_store_explicit(&core->load.busy_until_ns, until_ns, memory_order_relaxed);
 }
@@ -294,9 +308,10 @@ static void work_start(struct core *core, struct work *work, struct queue *queue
     load_leave(&core->load, request);
   work->run = expectation(core, work);
   work->until_ns = free_ns(core, work->n_tokens, work->began_ns) +
-                   service_least_ns(service_of(core, queue), work->n_tokens, work->began_ns);
+                   service_least_ns(core_service(core, queue), work->n_tokens, work->began_ns);
   work->busy = true;
-  publish_busy(core);
+  core_publish_busy(core);
+  core->n_moves++;
   enum status status = work_run(work);
   if (status != STATUS_OK) {
     work_fail(core, work, status);
@@ -305,7 +320,7 @@ static void work_start(struct core *core, struct work *work, struct queue *queue
   } else {
     work_poll(core, work); // a device that is not asynchronous is done already
   }
-  publish_busy(core);
+  core_publish_busy(core);
 }
 
 // ---- choosing ----
@@ -365,7 +380,7 @@ static struct batch_choice choose_on_time(struct core *core, struct queue *queue
 static struct batch_choice queue_choose(struct core *core, struct queue *queue, int64_t now_ns) {
   struct batch_rule rule = rule_of(queue);
   struct leaving leaving = {.core = core,
-                            .service = service_of(core, queue),
+                            .service = core_service(core, queue),
                             .now_ns = now_ns,
                             .from_ns = free_ns(core, 1, now_ns)};
   leaving.at_most_ns =
@@ -401,8 +416,7 @@ static struct work *work_free(struct core *core) {
   return NULL;
 }
 
-// When to ask again after the batches that run.
-static int64_t look_ns(const struct core *core, int64_t now_ns) {
+int64_t core_look_ns(const struct core *core, int64_t now_ns) {
   int64_t first_ns = CLOCK_NEVER;
   for (int i = 0; i < core->n_works; i++) {
     if (!core->works[i].busy) continue;
@@ -413,9 +427,11 @@ static int64_t look_ns(const struct core *core, int64_t now_ns) {
 }
 
 int64_t core_step(struct core *core, int64_t now_ns) {
+  uint64_t moves = core->n_moves;
   for (int i = 0; i < core->n_works; i++)
-    if (core->works[i].busy) work_poll(core, &core->works[i]);
-  publish_busy(core);
+    if (core->works[i].busy)
+      (core->works[i].shadow ? behind_poll : work_poll)(core, &core->works[i]);
+  core_publish_busy(core);
   struct work *work = work_free(core);
   int64_t wait_ns = CLOCK_NEVER;
   if (core_lost(core)) {
@@ -430,8 +446,10 @@ int64_t core_step(struct core *core, int64_t now_ns) {
         wait_ns = now_ns; // one batch a step: newcomers are looked at in between
     }
   }
-  int64_t at_ns = look_ns(core, now_ns);
-  return at_ns < wait_ns ? at_ns : wait_ns;
+  int64_t at_ns = core_look_ns(core, now_ns);
+  if (at_ns < wait_ns) wait_ns = at_ns;
+  if (!shadow_pending(&core->shadows)) return wait_ns;
+  return behind_step(core, core->n_moves != moves, now_ns, wait_ns);
 }
 
 void core_hurry(struct core *core) {
@@ -442,7 +460,7 @@ bool core_idle(const struct core *core) {
   bool any_busy = false;
   for (int i = 0; i < core->n_works; i++)
     any_busy |= core->works[i].busy;
-  return core->queues.n_waiting == 0 && !any_busy;
+  return core->queues.n_waiting == 0 && !any_busy && !shadow_pending(&core->shadows);
 }
 
 bool core_lost(const struct core *core) {

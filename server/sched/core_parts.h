@@ -4,6 +4,7 @@
 
 #include "sched/core.h"
 #include "sched/load.h"
+#include "sched/shadow.h"
 #include "sched/work.h"
 
 struct core {
@@ -14,9 +15,20 @@ struct core {
   struct work works[LIMIT_LANES];
   int n_works;
   int32_t small_tokens; // the device's
+  struct shadows shadows;
+  uint64_t n_moves; // requests finished and batches begun, ever
   bool hurry;
   _Atomic bool lost;
   struct batch_item items[LIMIT_BATCH_REQUESTS + 1]; // the snapshot that the batcher sees
 };
+
+// The device is gone: once, and for all that comes.
+void core_lose(struct core *core, const char *what);
+// When to ask again after the batches that run.
+int64_t core_look_ns(const struct core *core, int64_t now_ns);
+// For those who ask what a newcomer has to wait for: something began or ended.
+void core_publish_busy(struct core *core);
+// What batches of the queue's model and mode took.
+struct service *core_service(const struct core *core, const struct queue *queue);
 
 #endif

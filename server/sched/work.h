@@ -26,6 +26,7 @@ struct work {
   struct pace_run run;
   int64_t until_ns; // it will not end before, as far as is known
   bool busy;
+  bool shadow; // busy with one: nobody waits for it (sched/behind)
 };
 
 MUST_USE enum status work_open(struct work *work, const struct work_device *on,

@@ -33,7 +33,13 @@ struct device {
   int fail_call;          // the nth call of prepare, run or poll from now on fails; 0: none
   bool fail_sticky;       // and the device is lost with it
   int32_t max_rows;
+  int64_t unfused_adds; // to every result of the unfused plan
+  bool host_full;       // host_alloc has none left
+  int64_t host_bytes;   // of host_alloc, not given back
   int n_runs, n_copies_in, n_lanes, n_prepared;
+};
+struct bound_plan {
+  enum fusion_mode mode;
 };
 struct lane {
   struct device *device;
@@ -43,12 +49,22 @@ struct lane {
 };
 
 static struct device fake_device;
+static struct bound_plan fake_bounds[FUSION_MODES] = {{FUSION_OFF}, {FUSION_ON}, {FUSION_AUTO}};
 
 static int fake_probe(void) {
   return 1;
 }
 static const struct device_caps *fake_caps(const struct device *device) {
   return &device->caps;
+}
+static void *fake_host_alloc(struct device *device, size_t bytes) {
+  void *memory = device->host_full ? NULL : aligned_alloc(64, (bytes + 63) / 64 * 64);
+  if (memory) device->host_bytes += (int64_t)bytes;
+  return memory;
+}
+static void fake_host_free(struct device *device, void *memory, size_t bytes) {
+  device->host_bytes -= (int64_t)bytes;
+  free(memory);
 }
 static enum status fake_lane_open(struct device *device, const struct lane_sizes *sizes,
                                   struct lane **out, struct error *err) {
@@ -104,18 +120,18 @@ static enum status fake_prepare(struct lane *lane, struct bound_plan *bound, str
 }
 static enum status fake_run(struct lane *lane, const struct bound_plan *bound,
                             const struct batch_geometry *g, uint8_t outputs) {
-  (void)bound;
   struct device *device = lane->device;
+  int64_t adds = bound && bound->mode == FUSION_OFF ? device->unfused_adds : 0;
   device->n_runs++;
   if (device->lost) return STATUS_UNAVAILABLE;
   if (fake_fails(device)) return device->lost ? STATUS_UNAVAILABLE : STATUS_INTERNAL;
   if (device->run_status != STATUS_OK) return device->run_status;
   for (int32_t s = 0; s < g->n_seqs; s++) {
-    lane->sums[s] = lane->bias[s * 2];
+    lane->sums[s] = lane->bias[s * 2] + adds;
     for (int32_t t = g->cu_seqlens[s]; t < g->cu_seqlens[s + 1]; t++) {
       if (outputs & 1u << FAKE_SUMS) lane->sums[s] += lane->ids[t];
       if (outputs & 1u << FAKE_TOKENS)
-        lane->tokens[t] = 2 * lane->ids[t] + 1000 * g->positions[t] + lane->bias[s * 2 + 1];
+        lane->tokens[t] = 2 * lane->ids[t] + 1000 * g->positions[t] + lane->bias[s * 2 + 1] + adds;
     }
   }
   if (device->token_ns > 0) {
@@ -145,6 +161,8 @@ static int fake_poll(struct lane *lane, struct lane_times *times) {
 static const struct backend_ops fake_backend = {.name = "fake",
                                                 .probe = fake_probe,
                                                 .caps = fake_caps,
+                                                .host_alloc = fake_host_alloc,
+                                                .host_free = fake_host_free,
                                                 .lane_open = fake_lane_open,
                                                 .prepare = fake_prepare,
                                                 .lane_close = fake_lane_close,
@@ -231,10 +249,35 @@ static inline struct model *fake_model(const char *name, int32_t max_tokens, int
   for (int mode = 0; mode < FUSION_MODES; mode++) {
     model->plans[mode] = fake_plan((enum fusion_mode)mode, max_tokens, max_tokens, 64);
     model->fusion_available[mode] = true;
+    for (int d = 0; d < LIMIT_DEVICES; d++)
+      model->bound[d][mode] = &fake_bounds[mode];
   }
   atomic_store(&model->refs, 1);
   needs_fill(model);
   return model;
+}
+
+// As ab.shadow, ab.shadow_tokens and ab.shadow_slots would; core_admit follows.
+static inline void fake_shadow(struct model *model, double share, double alarm, int32_t max_rows,
+                               int32_t slots) {
+  model->shadow.share = share;
+  model->shadow.alarm = alarm;
+  model->shadow.max_rows = max_rows;
+  model->shadow.slots = slots;
+  model->shadow.metrics = metrics_shadow_add(model->name, model->version, "fake");
+  if (!model->shadow.metrics) abort();
+  for (int o = 0; o < FAKE_OUTPUTS; o++)
+    if (o != FAKE_SAME)
+      model->shadow.outputs[o] =
+          metrics_shadow_output(model->shadow.metrics, model->outputs[o].name);
+}
+
+// sampled = compared + failed + dropped + pending
+static inline bool fake_shadows_add_up(const struct shadow_metrics *metrics) {
+  uint64_t n = metrics->compared + metrics->failed + (uint64_t)metrics->pending;
+  for (int d = 0; d < SHADOW_DROPS; d++)
+    n += metrics->dropped[d];
+  return metrics->sampled == n;
 }
 
 static inline void fake_model_free(struct model *model) {

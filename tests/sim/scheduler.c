@@ -5,6 +5,9 @@
 //   - nothing runs after its deadline or its cancellation, and no batch is larger than its limits;
 //   - what is given up before its deadline could not have been done by then, and the sum of the
 //   work that waits comes back to nothing;
+//   - a shadow is nobody's request: those that are sampled are compared, failed or dropped, once
+//   each, differ by what the device adds to the other plan and by nothing else, and hold no model
+//   after;
 //   - the scheduler never asks to be called again at a time that has passed without doing something
 //   then (it would spin).
 //
@@ -32,6 +35,7 @@ static struct core *core;
 static uint64_t seed, random_state;
 static int64_t accepted, ok, failed, cancelled, expired, late, step_number;
 static int64_t most_ns; // that a batch takes
+static uint64_t shadows_sampled, shadows_compared, shadows_dropped[SHADOW_DROPS], shadows_failed;
 
 #define CHECK(cond, ...)                                                                           \
   do {                                                                                             \
@@ -75,7 +79,8 @@ static void check_result(const struct slot *slot) {
     for (int32_t s = 0; s < request->padded_seqlen; s++) {
       int32_t wire = b * request->padded_seqlen + s;
       bool keep = request->dense || (kept < slot->seqlens[b] && slot->positions[at] == s);
-      int64_t expected = keep ? 2 * slot->ids[wire] + 1000 * s : 0;
+      int64_t adds = request->fusion == FUSION_OFF ? fake_device.unfused_adds : 0;
+      int64_t expected = keep ? 2 * slot->ids[wire] + 1000 * s + adds : 0;
       CHECK(slot->tokens[wire] == expected, "token %d is %lld, expected %lld", wire,
             (long long)slot->tokens[wire], (long long)expected);
       if (keep && !request->dense) at++, kept++;
@@ -159,6 +164,7 @@ static void request_make(struct slot *slot) {
 }
 
 static void submit_some(void) {
+  if (step_number / 30 % 2 == 1 && chance(90)) return; // quiet times: shadows have their turn
   int64_t n = chance(20) ? random_below(60) : random_below(3); // bursts fill the queue now and then
   for (int64_t i = 0; i < n; i++) {
     struct slot *slot = &slots[random_below(N_REQUESTS)];
@@ -189,16 +195,79 @@ static int64_t live_count(void) {
   return n;
 }
 
+// What shadows have done so far; and the law.
+static uint64_t shadows_moved(void) {
+  uint64_t n = 0;
+  for (int i = 0; i < N_MODELS; i++) {
+    const struct shadow_metrics *metrics = models[i]->shadow.metrics;
+    if (!metrics) continue;
+    CHECK(fake_shadows_add_up(metrics), "shadows of %s", models[i]->name);
+    n += metrics->sampled - (uint64_t)metrics->pending;
+  }
+  return n;
+}
+
+static bool shadows_out(void) {
+  for (int i = 0; i < N_MODELS; i++)
+    if (models[i]->shadow.metrics && models[i]->shadow.metrics->pending > 0) return true;
+  return false;
+}
+
+static void shadows_begin(void) {
+  int64_t run_ns = fake_device.run_ns;
+  fake_device.run_ns = 0; // first batches are waited for, and the clock stands still
+  for (int i = 0; i < N_MODELS; i++) {
+    if (chance(70))
+      fake_shadow(models[i], (double)(1 + random_below(100)) / 100, 0.5,
+                  1 + (int32_t)random_below(30), 1 + (int32_t)random_below(3));
+    struct shadow_metrics *metrics = models[i]->shadow.metrics; // the process has one of that name
+    if (metrics) {
+      memset((char *)metrics + offsetof(struct shadow_metrics, sampled), 0,
+             offsetof(struct shadow_metrics, n_outputs) - offsetof(struct shadow_metrics, sampled));
+      atomic_store(&metrics->n_outputs, 0);
+      fake_shadow(models[i], models[i]->shadow.share, 0.5, models[i]->shadow.max_rows,
+                  models[i]->shadow.slots);
+    }
+    CHECK(core_admit(core, NULL, models[i], NULL, 0, NULL) == STATUS_OK, "admit");
+  }
+  fake_device.run_ns = run_ns;
+}
+
+static void shadows_end(void) {
+  for (int i = 0; i < N_MODELS; i++) {
+    struct shadow_metrics *metrics = models[i]->shadow.metrics;
+    CHECK(atomic_load(&models[i]->refs) == 1, "%d hold the model", models[i]->refs);
+    core_forget(core, NULL, models[i]);
+    if (!metrics) continue;
+    const struct shadow_output_metrics *tokens = models[i]->shadow.outputs[FAKE_TOKENS];
+    CHECK(metrics->pending == 0 && metrics->bytes == 0, "slots are left");
+    CHECK(tokens->compared == metrics->compared, "%d outputs", (int)tokens->compared);
+    CHECK(tokens->max_abs == (metrics->compared ? (double)fake_device.unfused_adds : 0),
+          "a shadow differs by %g, not by %lld", tokens->max_abs,
+          (long long)fake_device.unfused_adds);
+    shadows_sampled += metrics->sampled, shadows_compared += metrics->compared;
+    shadows_failed += metrics->failed;
+    for (int d = 0; d < SHADOW_DROPS; d++)
+      shadows_dropped[d] += metrics->dropped[d];
+  }
+  CHECK(fake_device.host_bytes == 0, "%lld bytes", (long long)fake_device.host_bytes);
+}
+
 static void step_once(void) {
+  uint64_t moved = shadows_moved();
   int runs = fake_device.n_runs;
   int64_t answered = ok + failed + cancelled + expired, before_ns = fake_device.now_ns;
   int64_t until_ns = core_step(core, before_ns);
-  bool progress = fake_device.n_runs > runs || ok + failed + cancelled + expired > answered;
+  bool progress = fake_device.n_runs > runs || shadows_moved() > moved ||
+                  ok + failed + cancelled + expired > answered;
   CHECK(until_ns > before_ns || progress, "asks to be called at once, but did nothing");
   CHECK(accepted == ok + failed + cancelled + expired + live_count(), "accepted %lld",
         (long long)accepted);
-  CHECK(core_idle(core) == (live_count() == 0), "idle with %lld requests out",
+  CHECK(!core_idle(core) || live_count() == 0, "idle with %lld requests out",
         (long long)live_count());
+  // Shadows are behind: what is left of them is no reason not to serve.
+  CHECK(live_count() > 0 || fake_device.lost || shadows_out() || core_idle(core),
+        "busy with nothing");
   // Time passes: to what the scheduler waits for, or a little, as an arrival would interrupt it.
   int64_t later_ns = fake_device.now_ns + random_below(2 * NS_PER_MS);
   if (until_ns != CLOCK_NEVER && until_ns > fake_device.now_ns && chance(50)) later_ns = until_ns;
@@ -226,6 +295,9 @@ static void run_seed(uint64_t number, int steps) {
                                  .now = fake_now,
                                  .finish = on_finish};
   CHECK(core_open(&options, &core, NULL) == STATUS_OK, "open");
+  fake_device.unfused_adds = random_below(3);
+  shadows_begin();
+  int first_runs = fake_device.n_runs;
   bool may_lose = chance(20);
   for (step_number = 0; step_number < steps; step_number++) {
     submit_some();
@@ -239,13 +311,14 @@ static void run_seed(uint64_t number, int steps) {
   for (int i = 0; i < 100000 && !core_idle(core); i++)
     step_once();
   CHECK(live_count() == 0, "%lld requests never answered", (long long)live_count());
-  CHECK(!fake_device.lost || core_lost(core) || fake_device.n_runs == 0,
+  CHECK(!fake_device.lost || core_lost(core) || fake_device.n_runs == first_runs,
         "a lost device went unnoticed");
   const struct load *load = core_load(core);
   for (int i = 0; i < LOAD_SLOTS; i++)
     CHECK(atomic_load(&load->slots[i]) == 0, "work is left in slot %d", i);
   CHECK(atomic_load(&load->waiting_ns) == 0 && atomic_load(&load->busy_until_ns) == 0,
         "work is left");
+  shadows_end();
   core_close(core);
   for (int i = 0; i < N_MODELS; i++)
     fake_model_free(models[i]);
@@ -268,6 +341,16 @@ int main(void) {
       (long long)totals[4]);
   printf("of those that expired %lld were told before\n", (long long)late);
   if (!text && late == 0) return fprintf(stderr, "nothing was ever late\n"), 1;
+  printf("shadows: %llu sampled, %llu compared, %llu failed, dropped",
+         (unsigned long long)shadows_sampled, (unsigned long long)shadows_compared,
+         (unsigned long long)shadows_failed);
+  for (int d = 0; d < SHADOW_DROPS; d++) {
+    printf(" %llu %s", (unsigned long long)shadows_dropped[d],
+           shadow_drop_name((enum shadow_drop)d));
+    if (!text && shadows_dropped[d] == 0) totals[0] = 0;
+  }
+  puts("");
+  if (shadows_compared == 0 || shadows_failed == 0) totals[0] = 0;
   // A storm in which one kind never happens tests nothing about it.
   for (int i = 0; i < 5; i++)
     if (!text && totals[i] == 0) return fprintf(stderr, "one kind of ending never happened\n"), 1;

@@ -62,6 +62,43 @@ static void a_share_may_run_unfused(void **state) {
   model_put(model);
 }
 
+static void shadows_have_sizes_and_an_alarm(void **state) {
+  (void)state;
+  struct model *model = accepts("fusion: ab\nab: {shadow: 0.05}");
+  const struct model_shadow *shadow = &model->shadow;
+  assert_true(shadow->share == 0.05 && shadow->alarm == 1e-4);
+  assert_int_equal(shadow->max_rows, 512);
+  assert_int_equal(shadow->slots, 2);
+  model_put(model);
+  model = accepts("fusion: ab\ncompute: bf16\nbatch: {max_tokens: 64}\nab: {shadow: 1, seed: 9}");
+  shadow = &model->shadow;
+  assert_true(shadow->share == 1 && shadow->alarm == 0.05);
+  assert_int_equal(shadow->max_rows, 64); // no request is larger
+  assert_int_equal(shadow->seed, 9);
+  model_put(model);
+  model = accepts("fusion: ab\nab: {shadow: 1, alarm: 1e-7, shadow_tokens: 9, shadow_slots: 5}");
+  shadow = &model->shadow;
+  assert_true(shadow->alarm == 1e-7);
+  assert_int_equal(shadow->max_rows, 9);
+  assert_int_equal(shadow->slots, 5);
+  model_put(model);
+  model = accepts("fusion: ab\nab: {unfused_share: 1}");
+  assert_true(model->shadow.share == 0);
+  model_put(model);
+}
+
+static void shadows_mistakes_are_told(void **state) {
+  (void)state;
+  refuses("fusion: ab\nbatch: {max_tokens: 64}\nab: {shadow: -1, alarm: -2, shadow_tokens: 65, "
+          "shadow_slots: 65}",
+          "4:14: ab.shadow: expected a number from 0 to 1, found -1\n"
+          "4:25: ab.alarm: expected a number from 0 to 1e+09, found -2\n"
+          "4:44: ab.shadow_tokens: expected an integer from 1 to 64, found 65\n"
+          "4:62: ab.shadow_slots: expected an integer from 1 to 64, found 65\n");
+  refuses("fusion: ab\nab: {alarm: 1e-3}",
+          "3:6: ab.alarm: is for shadows, and ab.shadow is not set\n");
+}
+
 static void it_is_for_models_with_both_plans(void **state) {
   (void)state;
   refuses("ab: {unfused_share: 0.5}", "2:1: ab: needs fusion: ab, which loads both plans\n");
@@ -83,6 +120,8 @@ int main(void) {
       cmocka_unit_test(a_share_may_run_unfused),
       cmocka_unit_test(it_is_for_models_with_both_plans),
       cmocka_unit_test(mistakes_are_told),
+      cmocka_unit_test(shadows_have_sizes_and_an_alarm),
+      cmocka_unit_test(shadows_mistakes_are_told),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

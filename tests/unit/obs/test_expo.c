@@ -2,6 +2,9 @@
 #include "harness/cmocka_all.h"
 
 #include "obs/metrics.h"
+#include "obs/shadow.h"
+
+#include <math.h>
 
 static char text[1 << 20];
 
@@ -144,6 +147,46 @@ static void batches_have_a_mean_and_a_sum(void **state) {
   assert_true(value_of("fusewire_batch_compute_seconds_total" ON "}") == 201e-5);
 }
 
+#define SHADOW "{model=\"m\\\"1\",version=\"1\",device=\"cpu\""
+#define OUTPUT SHADOW ",output=\"y\""
+
+static void shadows_are_there_when_a_model_has_them(void **state) {
+  (void)state;
+  expose(false);
+  assert_null(strstr(text, "fusewire_shadow"));
+  struct shadow_metrics *metrics = metrics_shadow_add("m\"1", "1", "cpu");
+  assert_non_null(metrics);
+  assert_ptr_equal(metrics_shadow_add("m\"1", "1", "cpu"), metrics);
+  struct shadow_output_metrics *y = metrics_shadow_output(metrics, "y");
+  assert_ptr_equal(metrics_shadow_output(metrics, "y"), y);
+  expose(false);
+  assert_true(value_of("fusewire_shadow_sampled_total" SHADOW "}") == 0);
+  assert_true(value_of("fusewire_shadow_dropped_total" SHADOW ",reason=\"late\"}") == 0);
+  assert_true(value_of("fusewire_shadow_relative_l2_bucket" OUTPUT ",le=\"+Inf\"}") == 0);
+  metrics_shadow_record(y, 0, 0, false);
+  metrics_shadow_record(y, 1e-8, 0.25, false);
+  metrics_shadow_record(y, 2e-3, 0.5, true);
+  expose(false);
+  assert_true(value_of("fusewire_shadow_relative_l2_bucket" OUTPUT ",le=\"1e-08\"}") == 2);
+  assert_true(value_of("fusewire_shadow_relative_l2_bucket" OUTPUT ",le=\"0.001\"}") == 2);
+  assert_true(value_of("fusewire_shadow_relative_l2_bucket" OUTPUT ",le=\"0.003\"}") == 3);
+  assert_true(value_of("fusewire_shadow_relative_l2_count" OUTPUT "}") == 3);
+  assert_true(value_of("fusewire_shadow_max_relative_l2" OUTPUT "}") == 2e-3);
+  assert_true(value_of("fusewire_shadow_max_abs" OUTPUT "}") == 0.5);
+  assert_true(value_of("fusewire_shadow_exceeded_total" OUTPUT "}") == 1);
+  metrics_shadow_record(y, INFINITY, INFINITY, true);
+  expose(false);
+  assert_true(value_of("fusewire_shadow_relative_l2_bucket" OUTPUT ",le=\"1\"}") == 3);
+  assert_true(value_of("fusewire_shadow_relative_l2_bucket" OUTPUT ",le=\"+Inf\"}") == 4);
+  assert_non_null(strstr(text, "fusewire_shadow_max_abs" OUTPUT "} +Inf\n"));
+  char name[16];
+  for (int i = 1; i < SHADOW_OUTPUTS; i++) {
+    snprintf(name, sizeof name, "y%d", i);
+    assert_non_null(metrics_shadow_output(metrics, name));
+  }
+  assert_null(metrics_shadow_output(metrics, "one too many"));
+}
+
 // HELP and TYPE once, before the family's series; series of a family together; names and values
 // well formed.
 static void the_text_is_well_formed(void **state) {
@@ -193,6 +236,7 @@ int main(void) {
       cmocka_unit_test(histograms_are_cumulative_and_end_at_their_count),
       cmocka_unit_test(sizes_count_their_edge),
       cmocka_unit_test(batches_have_a_mean_and_a_sum),
+      cmocka_unit_test(shadows_are_there_when_a_model_has_them),
       cmocka_unit_test(the_text_is_well_formed),
       cmocka_unit_test(a_small_buffer_is_told_what_is_needed),
   };
