@@ -21,4 +21,12 @@ struct ab_estimate {
 MUST_USE enum status ab_ratio(const double *a, const double *b, int64_t n, uint64_t seed,
                               struct ab_estimate *out);
 
+struct ab_mean {
+  double mean, low, high; // AB_CONFIDENCE interval; NAN with fewer than 2 values
+  int64_t n;
+};
+// The same for the arithmetic mean of values.
+MUST_USE enum status ab_mean_of(const double *values, int64_t n, uint64_t seed,
+                                struct ab_mean *out);
+
 #endif

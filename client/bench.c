@@ -1,6 +1,7 @@
 #include "client/bench.h"
 #include "base/clock.h"
 #include "client/commands.h"
+#include "client/file.h"
 #include "client/input.h"
 #include "client/load.h"
 #include "client/progress.h"
@@ -126,6 +127,65 @@ static enum status make_requests(struct bench *bench, struct error *err) {
   return status;
 }
 
+// ---- A/B beside the runs ------------------------------------------------------------------------
+
+// One answer, parsed; `message` holds its bytes (file_free).
+static enum status answer(struct bench *bench, const struct payload *payload, int variant,
+                          struct slice *message, struct reply *reply, struct error *err) {
+  static const struct call_method method = {.path = METHOD_INFER};
+  const struct slice parts[CALL_PARTS] = {payload->head[variant], payload->body};
+  const enum status status =
+      net_call_parts(bench->net, &method, parts, bench->options.timeout_ns, message, err);
+  return status == STATUS_OK ? reply_parse(*message, reply, err) : status;
+}
+
+// The first requests once each way: what differs does so whatever is timed later. A failure is only
+// noted here; the runs count theirs.
+static enum status compare_answers(struct bench *bench, struct error *err) {
+  struct difference *difference = &bench->report.difference;
+  struct reply *replies = calloc(2, sizeof *replies);
+  const int64_t n =
+      bench->options.compare < bench->payloads.n ? bench->options.compare : bench->payloads.n;
+  bool more = true;
+  if (!replies) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
+  for (int64_t i = 0; i < n && more && !interrupted; i++) {
+    struct slice messages[2] = {{0}, {0}};
+    struct error why = {0};
+    enum status status = STATUS_OK;
+    for (int v = 0; v < 2 && status == STATUS_OK; v++)
+      status = answer(bench, &bench->payloads.items[i], v, &messages[v], &replies[v], &why);
+    more = status == STATUS_OK && difference_add(difference, &replies[0], &replies[1]);
+    if (status != STATUS_OK)
+      snprintf(difference->note, sizeof difference->note, "%s: %.200s", status_name(status),
+               why.message);
+    for (int v = 0; v < 2; v++)
+      file_free(&messages[v]);
+  }
+  free(replies);
+  return difference_finish(difference, (uint64_t)bench->options.seed);
+}
+
+static double mean_of_both(const struct result *result, enum cost cost) {
+  const double a = result_cost_mean(&result->variant[0], cost);
+  const double b = result_cost_mean(&result->variant[1], cost);
+  return (a + b) / 2;
+}
+
+// The planner's word on batches of the size that this run had on average.
+static void predict(struct bench *bench, struct level *level) {
+  const double tokens = mean_of_both(&level->result, COST_BATCH_TOKENS);
+  const double requests = mean_of_both(&level->result, COST_BATCH_REQUESTS);
+  const bool sequences = input_has_sequences(&bench->model);
+  if (!(tokens >= 1) || !(requests >= 1)) {
+    snprintf(level->prediction.note, sizeof level->prediction.note,
+             "the replies do not say how large batches were");
+    return;
+  }
+  const int64_t rows = (int64_t)(requests + 0.5) * bench->options.batch;
+  prediction_ask(bench->net, bench->options.model, bench->options.version, (int64_t)(tokens + 0.5),
+                 sequences ? rows : 0, &level->prediction);
+}
+
 // ---- runs ---------------------------------------------------------------------------------------
 
 static int64_t slice_of(const struct bench_options *o, int64_t callers) {
@@ -166,6 +226,7 @@ static enum status run_level(struct bench *bench, int index, const struct call_m
   bench->report.n_levels = index + 1;
   const enum status status = load_run(&load, &level->result, err);
   progress_clear(&bench->progress);
+  if (status == STATUS_OK && o->ab) predict(bench, level);
   return status;
 }
 
@@ -236,6 +297,7 @@ static int run_levels(struct bench *bench) {
   call_timeout_text(bench->options.deadline_ms * NS_PER_MS, method.timeout);
   signal(SIGINT, on_interrupt);
   note_stream_limit(bench);
+  if (bench->options.compare) status = compare_answers(bench, &err);
   for (int i = 0; i < bench->options.n_levels && status == STATUS_OK && !interrupted; i++) {
     status = run_level(bench, i, &method, &err);
   }
@@ -272,6 +334,7 @@ int command_bench(int argc, char **argv) {
     command_usage_error("bench", &err);
   for (int i = 0; i < bench->report.n_levels; i++)
     result_free(&bench->report.levels[i].result);
+  difference_free(&bench->report.difference);
   net_close(bench->net); // first: queued bytes borrow from payloads
   payload_set_free(&bench->payloads);
   free(bench);

@@ -12,7 +12,7 @@ struct bench_options {
       *html;
   struct text_list inputs, outputs;
   int64_t connections, max_in_flight, requests, batch, max_id, seed, payloads, slice_calls,
-      deadline_ms;
+      deadline_ms, compare;
   int64_t duration_ns, warmup_ns, timeout_ns;
   bool poisson, ab, quiet, help;
   // Worked out by bench_parse.

@@ -6,6 +6,8 @@
 
 #define OFFSET(field) offsetof(struct bench_options, field)
 #define WARMUP_UNSET (-1)
+#define COMPARE_UNSET (-1)
+#define COMPARE_DEFAULT 16
 
 static const char usage[] = "usage: fusewire bench --model NAME [--url ADDRESS] [options]\n"
                             "Load test: sends ModelInfer calls, measures latency, throughput and "
@@ -67,10 +69,13 @@ static const struct option_row rows[] = {
      "the request parameter: on, off or auto (default: not sent)", 0, 0},
     {"ab", OPTION_FLAG, OFFSET(ab), NULL,
      "fused against unfused: slices of calls of either kind in turn, with the\nratio of each "
-     "figure and its confidence interval",
+     "figure and its confidence interval, what was predicted, and\nhow far the answers differ",
      0, 0},
     {"ab-slice", OPTION_COUNT, OFFSET(slice_calls), "N",
      "calls in a slice (default: 4 a caller, and 1 with a single caller)", 1, 1 << 20},
+    {"ab-compare", OPTION_COUNT, OFFSET(compare), "N",
+     "with --ab: how many requests' answers to compare before the runs (default\n16; 0: none)", 0,
+     65536},
     {NULL, OPTION_FLAG, 0, NULL, "Output", 0, 0},
     {"json", OPTION_TEXT, OFFSET(json), "FILE", "write all figures as JSON; - is standard output",
      0, 0},
@@ -99,6 +104,7 @@ static enum status check_together(const struct bench_options *o, struct error *e
   if (o->ab && o->fusion)
     return error_set(err, bad, "--ab sets the parameter fusion itself; leave --fusion out");
   if (o->slice_calls && !o->ab) return error_set(err, bad, "--ab-slice needs --ab");
+  if (o->compare != COMPARE_UNSET && !o->ab) return error_set(err, bad, "--ab-compare needs --ab");
   if (sources > 1)
     return error_set(err, bad, "--tokens, --input-file and --input exclude one another");
   if (o->requests == 0 && o->duration_ns == 0)
@@ -128,6 +134,7 @@ static enum status work_out(struct bench_options *o, struct error *err) {
   if (o->tokens_high > 1 << 20)
     return error_set(err, bad, "--tokens %s: at most %d", o->tokens, 1 << 20);
   if (o->warmup_ns == WARMUP_UNSET) o->warmup_ns = o->requests ? 0 : NS_PER_S;
+  if (o->compare == COMPARE_UNSET) o->compare = o->ab ? COMPARE_DEFAULT : 0;
   if (o->deadline_ms) o->timeout_ns = o->deadline_ms * NS_PER_MS;
   return STATUS_OK;
 }
@@ -143,6 +150,7 @@ enum status bench_parse(int argc, char **argv, struct bench_options *out, struct
       .payloads = 128,
       .duration_ns = 10 * NS_PER_S,
       .warmup_ns = WARMUP_UNSET,
+      .compare = COMPARE_UNSET,
       .timeout_ns = 60 * NS_PER_S,
   };
   enum status status = options_parse(rows, N_ROWS, argc, argv, out, err);

@@ -1,8 +1,13 @@
 #include "client/connect.h"
+#include "base/clock.h"
 #include "client/commands.h"
 #include "client/file.h"
+#include "client/oip.h"
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#define READY_PAUSE_NS (20 * NS_PER_MS)
 
 static bool is_space(uint8_t c) {
   return c == ' ' || c == '\t' || c == '\r';
@@ -80,10 +85,24 @@ static enum status check_together(const struct connect_options *o, struct error 
   return STATUS_OK;
 }
 
+// A server takes connections before its models are loaded. What it answers at the end of the wait
+// is for the command to tell.
+static void wait_ready(struct net *net, int64_t until_ns) {
+  const struct timespec pause = {.tv_nsec = READY_PAUSE_NS};
+  bool ready = false;
+  struct error err = {0};
+  while (clock_now_ns() < until_ns) {
+    const enum status status = oip_server_ready(net, &ready, &err);
+    if (ready || (status != STATUS_OK && status != STATUS_UNAVAILABLE)) return;
+    nanosleep(&pause, NULL);
+  }
+}
+
 int connect_open(const char *command, const struct connect_options *o, int n_conns,
                  struct net **net) {
   struct error err = {0};
   char token[NET_TOKEN_BYTES];
+  const int64_t until_ns = clock_now_ns() + o->wait_ns;
   enum status status = check_together(o, &err);
   if (status == STATUS_OK) status = find_token(o, token, &err);
   if (status != STATUS_OK) return command_usage_error(command, &err);
@@ -105,5 +124,6 @@ int connect_open(const char *command, const struct connect_options *o, int n_con
   }
   if (net_token_in_clear(*net))
     fputs("note: the token travels in clear text; --tls hides it\n", stderr);
+  wait_ready(*net, until_ns);
   return EXIT_ALL_OK;
 }

@@ -63,7 +63,9 @@ struct connect_options {
        0},                                                                                         \
   {                                                                                                \
     "wait", OPTION_DURATION, CONNECT_OFFSET(at, wait_ns), "TIME",                                  \
-        "keep trying to connect for so long (default: one attempt)", 0, 0                          \
+        "wait so long for the server to be there and ready (default: one\\nattempt, ready or "     \
+        "not)",                                                                                    \
+        0, 0                                                                                       \
   }
 
 // EXIT_ALL_OK with `net` open; else what went wrong is on stderr and this is the exit code.

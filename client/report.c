@@ -50,12 +50,12 @@ static void row_label(const struct report *report, const struct level *level, in
   fprintf(out, "  %-8.8s", report_variant_name(report, variant));
 }
 
-static const char *level_word(const struct report *report) {
+const char *report_level_word(const struct report *report) {
   return report->levels[0].rate_per_s > 0 ? "rate/s" : "callers";
 }
 
 static void latency_table(struct report *report, FILE *out) {
-  fprintf(out, "\n%9s  %-8s %9s %7s %10s %10s", level_word(report), "fusion", "ok", "failed",
+  fprintf(out, "\n%9s  %-8s %9s %7s %10s %10s", report_level_word(report), "fusion", "ok", "failed",
           "calls/s", "tokens/s");
   for (int p = 0; p < REPORT_PERCENTILES; p++)
     fprintf(out, " %9s", report_fraction_names[p]);
@@ -94,7 +94,7 @@ static bool any_cost(const struct report *report) {
 }
 
 static void stage_table(struct report *report, FILE *out) {
-  fprintf(out, "\nIn the server, us (p50 / mean)\n%9s  %-8s", level_word(report), "fusion");
+  fprintf(out, "\nIn the server, us (p50 / mean)\n%9s  %-8s", report_level_word(report), "fusion");
   for (int s = 0; s < RESULT_STAGES; s++)
     fprintf(out, " %19s", cost_name((enum cost)s));
   fprintf(out, " %9s %9s %8s  means of a call\n", "batch", "tokens", "kernels");
@@ -118,7 +118,7 @@ static void stage_table(struct report *report, FILE *out) {
 
 static void traffic_table(struct report *report, FILE *out) {
   fprintf(out, "\nMemory traffic, MB a call\n%9s  %-8s %10s %10s %10s %14s %8s %8s\n",
-          level_word(report), "fusion", "read", "written", "moved", "unfused plan", "saved",
+          report_level_word(report), "fusion", "read", "written", "moved", "unfused plan", "saved",
           "GB/s");
   for (int i = 0; i < report->n_levels; i++) {
     struct level *level = &report->levels[i];
@@ -137,33 +137,6 @@ static void traffic_table(struct report *report, FILE *out) {
       cell(out, 8, 2, result_cost_mean(variant, COST_GBPS));
       fputc('\n', out);
     }
-  }
-}
-
-static void estimate_cell(const struct ab_estimate *estimate, FILE *out) {
-  if (estimate->n_pairs == 0)
-    fprintf(out, "  %22s", "-");
-  else
-    fprintf(out, "  %6.3f [%6.3f, %6.3f]", estimate->ratio, estimate->low, estimate->high);
-}
-
-static void ab_table(struct report *report, FILE *out) {
-  fprintf(out,
-          "\nfusion=%s (A) against fusion=%s (B): B / A, above 1 means A is better. Geometric mean "
-          "over pairs of\n"
-          "slices [%.0f %% interval by paired bootstrap, %d resamples]; A and B alternate with the "
-          "server drained\n"
-          "between them, the same requests in both.\n",
-          report_variant_name(report, 0), report_variant_name(report, 1), 100 * AB_CONFIDENCE,
-          AB_RESAMPLES);
-  fprintf(out, "%9s %8s  %-22s  %-22s  %-22s  %-22s\n", level_word(report), "pairs", "latency",
-          "compute_us", "bytes moved", "calls/s (A / B)");
-  for (int i = 0; i < report->n_levels; i++) {
-    const struct level *level = &report->levels[i];
-    fprintf(out, "%9d %8" PRId64, level->callers, level->result.pairs.n);
-    for (int m = 0; m < AB_METRICS; m++)
-      estimate_cell(&level->result.estimate[m], out);
-    fputc('\n', out);
   }
 }
 
@@ -199,7 +172,7 @@ void report_table(struct report *report, FILE *out) {
   } else {
     fprintf(out, "\nThe replies carry no cost parameters.\n");
   }
-  if (report->ab) ab_table(report, out);
+  if (report->ab) report_ab(report, out);
   notes(report, out);
 }
 

@@ -3,6 +3,8 @@
 #ifndef CLIENT_REPORT_H
 #define CLIENT_REPORT_H
 
+#include "client/difference.h"
+#include "client/predict.h"
 #include "client/result.h"
 #include "client/spec.h"
 #include <stdio.h>
@@ -11,6 +13,7 @@ struct level {       // one point of the sweep
   int callers;       // closed loop: concurrency; open loop: the bound on calls in flight
   double rate_per_s; // open loop; else 0
   struct result result;
+  struct prediction prediction; // A/B: for the mean batch of this run
 };
 
 struct report {
@@ -21,6 +24,7 @@ struct report {
   int64_t slice_calls; // > 0: A/B. 0 there with `ab` means: 4 calls a caller, 1 for a single caller
   int64_t seed, warmup_ns, duration_ns, requests, deadline_ns, batch;
   bool ab, poisson;
+  struct difference difference; // A/B: of the answers, compared before the runs
   struct level levels[SPEC_LIST_MAX];
   int n_levels;
 };
@@ -34,6 +38,8 @@ MUST_USE enum status report_html(struct report *report, const char *path, struct
 void report_errors(const struct report *report, FILE *out);
 
 // Shared by the writers.
+void report_ab(const struct report *report, FILE *out);
+const char *report_level_word(const struct report *report);                // "callers" or "rate/s"
 const char *report_variant_name(const struct report *report, int variant); // "on", "off", "default"
 double report_calls_per_s(const struct variant_result *variant);
 double report_tokens_per_s(const struct variant_result *variant);

@@ -20,6 +20,9 @@ static void quoted(FILE *out, const char *text) {
   fputc('"', out);
 }
 
+static const char *const metric_names[AB_METRICS] = {"latency", "compute_us", "bytes",
+                                                     "calls_per_s"};
+
 static void header(FILE *out) {
   fputs("model,mode,callers,rate,fusion,ok,failed,seconds,calls_per_s,tokens_per_s", out);
   for (int p = 0; p < REPORT_PERCENTILES; p++)
@@ -29,7 +32,48 @@ static void header(FILE *out) {
     fprintf(out, ",%s_mean", cost_name((enum cost)c));
   for (int s = 0; s < RESULT_STAGES; s++)
     fprintf(out, ",%s_p50,%s_p99", cost_name((enum cost)s), cost_name((enum cost)s));
-  fputs(",bytes_moved_mean\n", out);
+  fputs(",bytes_moved_mean,ab_pairs", out);
+  for (int m = 0; m < AB_METRICS; m++)
+    fprintf(out, ",ab_%s,ab_%s_low,ab_%s_high", metric_names[m], metric_names[m], metric_names[m]);
+  fputs(
+      ",predicted_us,predicted_bytes,predicted_time_ratio,predicted_bytes_ratio,difference_output,"
+      "difference_max_abs,difference_relative_l2,difference_relative_l2_low,"
+      "difference_relative_l2_high\n",
+      out);
+}
+
+// The output that differs most, relative to its size; NULL where none was compared.
+static const struct difference_output *worst_output(const struct difference *difference) {
+  const struct difference_output *worst = NULL;
+  for (int i = 0; i < difference->n_outputs; i++) {
+    const struct difference_output *output = &difference->outputs[i];
+    if (!worst || output->relative_l2.mean > worst->relative_l2.mean) worst = output;
+  }
+  return worst;
+}
+
+static void ab_cells(const struct report *report, const struct level *level, int v, FILE *out) {
+  const struct prediction *p = &level->prediction;
+  const struct difference_output *worst = worst_output(&report->difference);
+  fputc(',', out);
+  if (report->ab) fprintf(out, "%" PRId64, level->result.pairs.n);
+  for (int m = 0; m < AB_METRICS; m++) {
+    const struct ab_estimate *e = &level->result.estimate[m];
+    const bool known = report->ab && e->n_pairs > 0;
+    number(out, known ? e->ratio : (double)NAN);
+    number(out, known ? e->low : (double)NAN);
+    number(out, known ? e->high : (double)NAN);
+  }
+  number(out, p->present ? p->us[v] : (double)NAN);
+  number(out, p->present ? p->bytes[v] : (double)NAN);
+  number(out, prediction_time_ratio(p));
+  number(out, prediction_bytes_ratio(p));
+  fputc(',', out);
+  if (worst) quoted(out, worst->name);
+  number(out, worst ? worst->max_abs : (double)NAN);
+  number(out, worst ? worst->relative_l2.mean : (double)NAN);
+  number(out, worst ? worst->relative_l2.low : (double)NAN);
+  number(out, worst ? worst->relative_l2.high : (double)NAN);
 }
 
 static void line(const struct report *report, struct level *level, int v, FILE *out) {
@@ -55,6 +99,7 @@ static void line(const struct report *report, struct level *level, int v, FILE *
     number(out, samples_percentile(&variant->stage_us[s], 0.99));
   }
   number(out, result_bytes_moved(variant));
+  ab_cells(report, level, v, out);
   fputc('\n', out);
 }
 

@@ -62,7 +62,70 @@ static json_t *errors_json(const struct result *result) {
   return out;
 }
 
-static json_t *ab_json(const struct result *result) {
+static json_t *mean_json(const struct ab_mean *mean, bool known) {
+  json_t *out = json_object();
+  json_object_set_new(out, "mean", number(known ? mean->mean : (double)NAN));
+  json_object_set_new(out, "low", number(known ? mean->low : (double)NAN));
+  json_object_set_new(out, "high", number(known ? mean->high : (double)NAN));
+  return out;
+}
+
+static json_t *beside(double predicted, const struct ab_estimate *measured) {
+  json_t *out = json_object();
+  json_object_set_new(out, "predicted", number(predicted));
+  json_object_set_new(out, "measured", number(measured->ratio));
+  json_object_set_new(out, "low", number(measured->low));
+  json_object_set_new(out, "high", number(measured->high));
+  json_object_set_new(out, "off", number(predicted / measured->ratio - 1));
+  return out;
+}
+
+static json_t *prediction_json(const struct level *level) {
+  static const char *const plans[2] = {"a", "b"};
+  const struct prediction *p = &level->prediction;
+  json_t *out = json_object();
+  if (!p->present) {
+    json_object_set_new(out, "note", json_string(p->note));
+    return out;
+  }
+  json_object_set_new(out, "tokens", json_integer(p->tokens));
+  json_object_set_new(out, "sequences", json_integer(p->sequences));
+  json_object_set_new(out, "measured_rates", json_boolean(p->measured_rates));
+  for (int v = 0; v < 2; v++) {
+    json_t *plan = json_object();
+    json_object_set_new(plan, "us", number(p->us[v]));
+    json_object_set_new(plan, "bytes", number(p->bytes[v]));
+    json_object_set_new(out, plans[v], plan);
+  }
+  json_object_set_new(out, "time_ratio",
+                      beside(prediction_time_ratio(p), &level->result.estimate[AB_COMPUTE]));
+  json_object_set_new(out, "bytes_ratio",
+                      beside(prediction_bytes_ratio(p), &level->result.estimate[AB_BYTES]));
+  return out;
+}
+
+static json_t *difference_json(const struct difference *difference) {
+  json_t *out = json_object(), *outputs = json_array();
+  json_object_set_new(out, "requests", json_integer(difference->n_requests));
+  if (difference->note[0]) json_object_set_new(out, "note", json_string(difference->note));
+  for (int i = 0; i < difference->n_outputs; i++) {
+    const struct difference_output *output = &difference->outputs[i];
+    json_t *entry = json_object(), *name = json_string(output->name);
+    json_t *relative = mean_json(&output->relative_l2, true);
+    json_object_set_new(relative, "max", number(output->relative.max));
+    json_object_set_new(entry, "name", name ? name : json_string("(not UTF-8)"));
+    json_object_set_new(entry, "elements", json_integer(output->elements));
+    json_object_set_new(entry, "max_abs", number(output->max_abs));
+    json_object_set_new(entry, "relative_l2", relative);
+    json_object_set_new(entry, "not_finite", json_integer(output->not_finite));
+    json_array_append_new(outputs, entry);
+  }
+  json_object_set_new(out, "outputs", outputs);
+  return out;
+}
+
+static json_t *ab_json(const struct level *level) {
+  const struct result *result = &level->result;
   static const char *const names[AB_METRICS] = {"latency", "compute_us", "bytes", "calls_per_s"};
   json_t *out = json_object();
   json_object_set_new(out, "method",
@@ -77,8 +140,11 @@ static json_t *ab_json(const struct result *result) {
     json_object_set_new(entry, "low", number(estimate->low));
     json_object_set_new(entry, "high", number(estimate->high));
     json_object_set_new(entry, "pairs", json_integer(estimate->n_pairs));
+    json_object_set_new(entry, "a", mean_json(&result->mean[m][0], estimate->n_pairs > 0));
+    json_object_set_new(entry, "b", mean_json(&result->mean[m][1], estimate->n_pairs > 0));
     json_object_set_new(out, names[m], entry);
   }
+  json_object_set_new(out, "prediction", prediction_json(level));
   return out;
 }
 
@@ -107,7 +173,7 @@ static json_t *level_json(const struct report *report, struct level *level) {
     json_array_append_new(variants, variant_json(report, &result->variant[v], v));
   }
   json_object_set_new(out, "variants", variants);
-  if (report->ab) json_object_set_new(out, "ab", ab_json(result));
+  if (report->ab) json_object_set_new(out, "ab", ab_json(level));
   return out;
 }
 
@@ -125,6 +191,7 @@ enum status report_json(struct report *report, const char *path, struct error *e
   json_object_set_new(root, "seed", json_integer(report->seed));
   json_object_set_new(root, "warmup_s", json_real((double)report->warmup_ns / NS_PER_S));
   json_object_set_new(root, "deadline_ms", json_integer(report->deadline_ns / NS_PER_MS));
+  if (report->ab) json_object_set_new(root, "difference", difference_json(&report->difference));
   for (int i = 0; i < report->n_levels; i++)
     json_array_append_new(levels, level_json(report, &report->levels[i]));
   json_object_set_new(root, "levels", levels);

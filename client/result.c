@@ -105,6 +105,11 @@ enum status result_estimate(struct result *result, uint64_t seed) {
     const enum status status = ab_ratio(pairs->value[m][first], pairs->value[m][1 - first],
                                         pairs->n, seed + (uint64_t)m, &result->estimate[m]);
     if (status != STATUS_OK) return status;
+    for (int v = 0; v < RESULT_VARIANTS; v++) {
+      const enum status mean = ab_mean_of(pairs->value[m][v], pairs->n,
+                                          seed + (uint64_t)(AB_METRICS + m), &result->mean[m][v]);
+      if (mean != STATUS_OK) return mean;
+    }
   }
   return STATUS_OK;
 }

@@ -37,8 +37,9 @@ struct result {
   struct variant_result variant[RESULT_VARIANTS];
   struct ab_pairs pairs;
   struct ab_estimate
-      estimate[AB_METRICS];           // b over a; AB_RATE inverted, so that > 1 means: a is better
-  int64_t status_count[STATUS_COUNT]; // of measured calls
+      estimate[AB_METRICS]; // b over a; AB_RATE inverted, so that > 1 means: a is better
+  struct ab_mean mean[AB_METRICS][RESULT_VARIANTS];        // over slices of each kind
+  int64_t status_count[STATUS_COUNT];                      // of measured calls
   char status_message[STATUS_COUNT][RESULT_MESSAGE_BYTES]; // the first of each
   int64_t n_warmup, n_warmup_failed;
   int64_t warmup_status_count[STATUS_COUNT];

@@ -133,6 +133,58 @@ class ClientTest(unittest.TestCase):
         self.assertLessEqual(moved["low"], moved["ratio"])
         self.assertLessEqual(moved["ratio"], moved["high"])
         self.assertGreater(moved["ratio"], 1.0)
+        for figure in ("latency", "compute_us", "bytes", "calls_per_s"):
+            estimate = level["ab"][figure]
+            for part in (estimate["a"], estimate["b"]):
+                self.assertLessEqual(part["low"], part["mean"])
+                self.assertLessEqual(part["mean"], part["high"])
+
+    def test_ab_holds_the_prediction_and_the_answers_beside_the_times(self):
+        ids = np.arange(1, 17, dtype=np.int64).reshape(1, 16)
+        np.save(f"{self.folder}/ids16.npy", ids)
+        done = self.run_client("bench", "--ab", "--json", "ab.json", "--csv", "ab.csv", "--html", "ab.html", "--model", "tiny",
+                               "--input", "input_ids=ids16.npy", "--requests", "16")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(f"{self.folder}/ab.json") as file:
+            report = json.load(file)
+        # The planner, asked directly about the same batch.
+        predicted = report["levels"][0]["ab"]["prediction"]
+        self.assertEqual((predicted["tokens"], predicted["sequences"]), (16, 1))
+        asked = json.loads(self.run_client("explain", "--model", "tiny", "--tokens", "16", "--seqs", "1", "--fusion", "on", "--format",
+                                           "json").stdout)
+        for name, plan in (("a", "fused"), ("b", "unfused")):
+            total = asked["plans"][plan]["total"]
+            self.assertAlmostEqual(predicted[name]["us"] / total["us"], 1)
+            self.assertAlmostEqual(predicted[name]["bytes"] / (total["read_bytes"] + total["write_bytes"]), 1)
+        beside = predicted["time_ratio"]
+        self.assertAlmostEqual(beside["predicted"], predicted["b"]["us"] / predicted["a"]["us"])
+        self.assertAlmostEqual(beside["off"], beside["predicted"] / beside["measured"] - 1, 6)
+        # The same two answers, compared by numpy.
+        client = triton.connect(self.daemon)
+        fused, unfused = (triton.infer(client, "tiny", {"input_ids": ids}, parameters={"fusion": fusion})
+                          .as_numpy("last_hidden_state").astype(np.float64) for fusion in ("on", "off"))
+        self.assertEqual(report["difference"]["requests"], 1)
+        hidden = next(entry for entry in report["difference"]["outputs"] if entry["name"] == "last_hidden_state")
+        self.assertAlmostEqual(hidden["max_abs"], np.abs(fused - unfused).max(), 12)
+        self.assertAlmostEqual(hidden["relative_l2"]["mean"], np.linalg.norm(fused - unfused) / np.linalg.norm(unfused), 12)
+        client.close()
+        self.assertEqual((hidden["elements"], hidden["not_finite"]), (16 * 48, 0))
+        self.assertIsNone(hidden["relative_l2"]["low"])  # of one request there is no interval
+        with open(f"{self.folder}/ab.csv") as file:
+            rows = list(csv.DictReader(file))
+        self.assertAlmostEqual(float(rows[0]["predicted_us"]) / predicted["a"]["us"], 1, 4)
+        self.assertAlmostEqual(float(rows[1]["ab_bytes"]) / report["levels"][0]["ab"]["bytes"]["ratio"], 1, 4)
+        self.assertTrue(rows[0]["difference_output"])
+        with open(f"{self.folder}/ab.html") as file:
+            page = file.read()
+        for words in ("planner predicts it for a batch of the run's mean size", "last_hidden_state"):
+            self.assertIn(words, done.stdout)
+            self.assertIn(words, page)
+
+    def test_ab_without_comparing(self):
+        done = self.run_client("bench", "--ab", "--ab-compare", "0", "--model", "block", "--requests", "8")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("The answers were not compared", done.stdout)
 
     def test_ab_is_refused_at_once_where_there_is_one_plan(self):
         x = f"{self.folder}/rows.npy"

@@ -200,6 +200,16 @@ class ClientTransportTest(unittest.TestCase):
         daemon.stop()
         self.assert_refused("No such file", UNREACHABLE, "--url", f"unix:{path}")
 
+    def test_waiting_for_a_server_that_is_not_there_yet(self):
+        path = f"{self.folder}/late.sock"
+        waiting = subprocess.Popen([client_path(), "infer", "--url", f"unix:{path}", "--model", "echo", "--wait", "60s"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(0.2)
+        daemon = self.start({"server": {"unix": path}})  # takes connections before its model is loaded
+        out, err = waiting.communicate(timeout=60)
+        self.assertEqual(waiting.returncode, 0, out + err)
+        daemon.stop()
+
     def test_ipv6_addresses(self):
         try:
             with socket.socket(socket.AF_INET6) as probe:
