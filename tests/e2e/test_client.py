@@ -150,8 +150,8 @@ class ClientTest(unittest.TestCase):
         # The planner, asked directly about the same batch.
         predicted = report["levels"][0]["ab"]["prediction"]
         self.assertEqual((predicted["tokens"], predicted["sequences"]), (16, 1))
-        asked = json.loads(self.run_client("explain", "--model", "tiny", "--tokens", "16", "--seqs", "1", "--fusion", "on", "--format",
-                                           "json").stdout)
+        asked = json.loads(self.run_client("explain", "--model", "tiny", "--tokens", "16", "--seqs", "1", "--fusion", "on",
+                                           "--format", "json").stdout)
         for name, plan in (("a", "fused"), ("b", "unfused")):
             total = asked["plans"][plan]["total"]
             self.assertAlmostEqual(predicted[name]["us"] / total["us"], 1)
