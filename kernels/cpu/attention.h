@@ -12,6 +12,8 @@
 #define ATTENTION_QUERIES 64 // most queries of one call
 #define ATTENTION_KEYS 128   // keys of one block
 
+struct finish;
+
 struct attention_call {
   const struct attention_problem *problem;
   const struct batch_geometry *geometry;
@@ -22,6 +24,8 @@ struct attention_call {
   int32_t first,
       count;      // queries of this call, counted within the sequence; count <= ATTENTION_QUERIES
   float *scratch; // attention_scratch_bytes, 64-byte aligned
+  const struct finish *finish; // fused: writes the results in place of o (epilogue.h), its views at
+                               // token 0, column 0; NULL: there is none
 };
 
 size_t attention_scratch_bytes(const struct attention_problem *problem);

@@ -174,7 +174,8 @@ struct product *product_create(const struct product_spec *spec, product_read_row
   p->layout = kind == PRODUCT_OWN ? layout_of(spec) : OWN_NONE;
   const struct linear_problem *problem = &spec->problem;
   p->bias_inside = problem->n_epilogue > 0 && problem->epilogue[0].kind == EPI_BIAS;
-  p->direct = problem->y_dtype == DTYPE_F32 || problem->n_epilogue == (p->bias_inside ? 1 : 0);
+  p->direct = !spec->finish &&
+              (problem->y_dtype == DTYPE_F32 || problem->n_epilogue == (p->bias_inside ? 1 : 0));
   bool ok = true;
   if (kind == PRODUCT_LIBRARY)
     ok = fill_library(p, read, arg, why);
@@ -233,6 +234,7 @@ size_t product_workspace_bytes(const struct product *p) {
 
 // ---- execution ----
 static struct view element_view(struct view v, int64_t col) {
+  if (!v.data) return v;
   v.data = (char *)v.data + col * (int64_t)dtype_bytes(v.dtype);
   return v;
 }
@@ -246,7 +248,9 @@ static struct epilogue_call columns_epilogue(const struct product *p, const stru
                                .n_ops = (uint8_t)(problem->n_epilogue - first_op),
                                .rows = run->rows,
                                .cols = cols,
-                               .y = element_view(y, first)};
+                               .y = element_view(y, first),
+                               .finish = run->finish,
+                               .first_col = first};
   for (int i = first_op; i < problem->n_epilogue; i++) {
     uint8_t kind = problem->epilogue[i].kind;
     if (kind == EPI_BIAS || kind == EPI_ADD || kind == EPI_MUL)
@@ -299,9 +303,8 @@ static bool run_library(const struct product *p, const struct product_run *run,
   if (!onednn_slice_run(s->library, run->thread, run->rows, run->x, bias, out)) return false;
   if (p->direct && first_op == problem->n_epilogue) return true;
   struct epilogue_call call = columns_epilogue(p, run, s->first, s->n, first_op);
-  call.sums = out;
-  call.sums_stride = p->direct ? p->spec.y_stride : p->widest;
-  p->spec.ops->epilogue_run(&call);
+  int64_t stride = p->direct ? p->spec.y_stride : p->widest;
+  epilogue_rectangle(&call, out, stride, 0, run->rows, 0, s->n, p->spec.ops->epilogue_run);
   return true;
 }
 

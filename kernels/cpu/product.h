@@ -23,6 +23,7 @@ const char *product_kind_name(enum product_kind kind);
 
 struct product_spec {
   struct linear_problem problem;
+  bool finish;                // every run has one
   int64_t x_stride, y_stride; // elements; of every call
   int n_threads;              // most threads that call product_run at the same time
   enum product_kind kind;
@@ -36,6 +37,7 @@ struct product_spec {
   const void *packed;
 };
 
+struct finish;
 struct product; // opaque; read-only after creation but for memory of its own per thread
 
 // Rows [first, first + rows) of W as problem.w_dtype, [rows, k] contiguous, into `out`. False:
@@ -64,10 +66,11 @@ struct product_run {
   const void *next;      // weights that this thread will need after these, or NULL: what follows
   int32_t rows;          // 1 .. PRODUCT_ROWS
   const void *x;         // row 0
-  void *y;               // row 0, column 0 of the whole y
+  void *y;               // row 0, column 0 of the whole y; not used with a finish
   // By position in problem.epilogue: EPI_BIAS [n]; EPI_ADD, EPI_MUL row 0, column 0.
   const struct view *operands;
-  void *workspace; // product_workspace_bytes, 64-byte aligned
+  void *workspace;             // product_workspace_bytes, 64-byte aligned
+  const struct finish *finish; // writes the results in place of y (epilogue.h); NULL: there is none
 };
 // False: the library failed, which is our bug or a lack of memory inside it. Never allocates by
 // itself.

@@ -114,6 +114,7 @@ struct row_call {
   int64_t row0, n_rows;
   const struct batch_geometry *geometry; // pools and positions
   float *scratch;                        // row_scratch_bytes, 64-byte aligned
+  int32_t n_cols;                        // of an element-wise program: the first so many; 0: all
 };
 
 #endif

@@ -94,7 +94,8 @@ static struct measured_shape *place_of(struct shape_table *table,
 static bool is_tuned(const struct graph *graph, const struct step *step) {
   const struct node *head = &graph->nodes[step->nodes[0]];
   return step->kind == STEP_LINEAR && step->n_nodes > 1 && step->in[1].n_parts == 1 &&
-         step->rows == ROWS_TOKENS && step->linear.n_epilogue > (head->n_in > 2);
+         step->finish.n_insts == 0 && step->rows == ROWS_TOKENS &&
+         step->linear.n_epilogue > (head->n_in > 2);
 }
 
 static enum status tune_step(struct tuner *tuner, const struct graph *graph,

@@ -124,6 +124,12 @@ static void dump_linear(struct text *text, const struct linear_problem *linear) 
   text_add(text, "\n");
 }
 
+static void dump_finish(struct text *text, const struct step *step) {
+  if (step->finish.n_insts == 0) return;
+  text_add(text, "      then, its result being in0 and in%d the program's in1:\n", step->finish_in);
+  dump_row_program(text, &step->finish);
+}
+
 static void dump_attention(struct text *text, const struct attention_problem *problem) {
   text_add(text, "      heads %d kv heads %d of %d, scale %g%s\n", problem->heads,
            problem->kv_heads, problem->head_dim, (double)problem->scale,
@@ -166,6 +172,7 @@ static void dump_step(struct text *text, const struct graph *graph, const struct
     dump_linear(text, &step->linear);
   else
     dump_attention(text, &step->attention);
+  if (step->kind != STEP_ROW) dump_finish(text, step);
   text_add(text, "     ");
   dump_rate(text, "reads", &step->traffic.read);
   text_add(text, " bytes,");

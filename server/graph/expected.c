@@ -299,7 +299,7 @@ static double read_again(const struct walker *w, const struct step *step,
                                 .n = p->n,
                                 .k = p->k,
                                 .x_bytes = (double)dtype_bytes(p->x_dtype),
-                                .y_bytes = (double)dtype_bytes(p->y_dtype)};
+                                .y_bytes = (double)dtype_bytes(step->out[0].dtype)};
   return product_read_again(&sizes, walk, w->cache_facts);
 }
 

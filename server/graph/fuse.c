@@ -1,6 +1,7 @@
 // Which nodes one kernel runs, and why. `off` gives every node a group of its own. `on` fuses all
 // that is legal, `auto` what of that pays (worth.c):
-//   1. products take the element-wise ops that follow them into their epilogue;
+//   1. products take the element-wise ops that follow them into their epilogue, and on devices that
+//      can, products and attentions what else is element-wise on their result (finish.c);
 //   2. products of one input whose results only feed one attention become one product;
 //   3. what is left runs as row programs, merged along producer-consumer edges, then with others
 //      that read the same tensor.
@@ -18,6 +19,8 @@ static const char *const WHY_READERS =
 static const char *const WHY_OUTPUT = "the product's result is an output of the model";
 static const char *const WHY_CYCLE =
     "one kernel would need a result that is computed from its own in between";
+static const char *const WHY_ROUNDED = "the product rounds its result to a narrower dtype first";
+static const char *const WHY_OPERAND = "what makes its other operand could be done with it";
 static const char *const WHY_NODES = "one kernel would cover too many nodes";
 
 // ---- groups as lists ----
@@ -85,6 +88,12 @@ static int32_t linear_group(struct planner *planner, int32_t index) {
   return id;
 }
 
+static int32_t attention_group(struct planner *planner, int32_t index) {
+  int32_t id = group_new(planner, GROUP_ATTENTION, index);
+  planner->groups[id].out[0] = planner->nodes[index].out;
+  return id;
+}
+
 // The only node that reads `tensor`, through one operand; -1 with a reason when there are more or
 // it is an output.
 static int32_t sole_reader(const struct planner *planner, int32_t tensor, const char **why) {
@@ -93,8 +102,19 @@ static int32_t sole_reader(const struct planner *planner, int32_t tensor, const 
   return planner->wanted[tensor] || count != 1 ? -1 : planner->readers[first];
 }
 
+// Is the other operand element-wise work for this alone? Then a finish does both.
+static bool finish_does_operand(const struct planner *planner, int32_t reader, int32_t operand) {
+  const char *why;
+  int32_t producer = operand >= 0 ? planner->producer[operand] : -1;
+  if (!planner->caps->product_finish || producer < 0 || planner->group_of[producer] >= 0)
+    return false;
+  const struct op_def *def = op_def_get(planner->nodes[producer].op);
+  return def->cls == OPC_ROW && !def->whole_row && sole_reader(planner, operand, &why) == reader;
+}
+
+// `all`: also what a finish would do better.
 static const char *fold_refusal(const struct planner *planner, const struct group *group,
-                                int32_t reader, struct op_fold *fold) {
+                                int32_t reader, bool all, struct op_fold *fold) {
   const struct node *node = &planner->nodes[reader];
   const struct op_def *def = op_def_get(node->op);
   if (def->cls == OPC_LINEAR) return "a product reads its operand from memory";
@@ -105,6 +125,7 @@ static const char *fold_refusal(const struct planner *planner, const struct grou
   if (!def->fold(planner->graph, node, group->out[0], fold)) return fold->refused;
   if (group->n_nodes == STEP_MAX_NODES) return WHY_NODES;
   if (!fold->has_epilogue) return NULL;
+  if (!all && finish_does_operand(planner, reader, fold->operand)) return WHY_OPERAND;
   if (!(planner->caps->epilogue_kinds >> fold->epilogue.kind & 1u))
     return "the device's products cannot do it in their epilogue";
   if (group->n_epilogue >= planner->caps->epilogue_max || group->n_epilogue >= EPILOGUE_MAX)
@@ -112,20 +133,21 @@ static const char *fold_refusal(const struct planner *planner, const struct grou
   return NULL;
 }
 
-static void fold_epilogue(struct planner *planner, int32_t id) {
+// Returns why it ended where it did.
+static const char *fold_epilogue(struct planner *planner, int32_t id, bool all) {
   struct group *group = &planner->groups[id];
   for (bool ended = false; !ended;) {
     const char *why;
     int32_t tensor = group->out[0], reader = sole_reader(planner, tensor, &why);
     if (reader < 0) {
       set_why_readers(planner, tensor, why);
-      return;
+      return why;
     }
     struct op_fold fold = {.operand = -1};
-    why = fold_refusal(planner, group, reader, &fold);
+    why = fold_refusal(planner, group, reader, all, &fold);
     if (why) {
       set_why_readers(planner, tensor, why);
-      return;
+      return why;
     }
     planner->next[group->tail] = reader;
     group->tail = reader;
@@ -135,8 +157,8 @@ static void fold_epilogue(struct planner *planner, int32_t id) {
     planner->group_of[reader] = id;
     ended = fold.ends;
   }
-  set_why_readers(planner, group->out[0],
-                  "the product rounds its result to a narrower dtype first");
+  set_why_readers(planner, group->out[0], WHY_ROUNDED);
+  return WHY_ROUNDED;
 }
 
 // Nodes that were taken into an epilogue go back to be row work, from number `n_keep` on.
@@ -165,12 +187,24 @@ static void trim_epilogue(struct planner *planner, int32_t id) {
   if (n_keep < planner->groups[id].n_nodes) unfold(planner, id, n_keep, why);
 }
 
+static void fill_epilogue(struct planner *planner, int32_t id) {
+  bool trim = planner->mode == FUSION_AUTO;
+  const char *why = fold_epilogue(planner, id, false);
+  if (trim) trim_epilogue(planner, id);
+  planner_add_finish(planner, id);
+  const struct group *group = &planner->groups[id];
+  if (why != WHY_OPERAND || group->n_finish > 0 || group->n_left > 0) return;
+  fold_epilogue(planner, id, true); // no finish came of it
+  if (trim) trim_epilogue(planner, id);
+  planner_add_finish(planner, id);
+}
+
 // ---- 2. products side by side ----
 // Is the group one product whose epilogue is at most a bias? Its bias tensor, or -1.
 static bool is_plain_product(const struct planner *planner, const struct group *group,
                              int32_t *bias) {
   *bias = group->bias[0];
-  if (group->kind != GROUP_LINEAR || group->n_parts != 1) return false;
+  if (group->kind != GROUP_LINEAR || group->n_parts != 1 || group->n_finish > 0) return false;
   if (group->n_nodes == 1) return true;
   const struct node *last = &planner->nodes[group->tail];
   if (group->n_nodes != 2 || group->bias[0] >= 0 || last->op != OP_BIAS) return false;
@@ -252,7 +286,7 @@ static void row_group(struct planner *planner, int32_t index) {
 
 // Must the tensor be written to memory when the groups `a` and `b` are one kernel? When it is an
 // output of the model or has a reader elsewhere.
-static bool is_written(const struct planner *planner, int32_t tensor, int32_t a, int32_t b) {
+bool planner_is_written(const struct planner *planner, int32_t tensor, int32_t a, int32_t b) {
   if (planner->wanted[tensor]) return true;
   for (int32_t i = planner->reader_start[tensor]; i < planner->reader_start[tensor + 1]; i++) {
     int32_t reader = planner->group_of[planner->readers[i]];
@@ -279,7 +313,7 @@ bool planner_row_program(const struct planner *planner, const struct group *grou
       right = planner->next[right];
     const struct node *node = &planner->nodes[index];
     row_builder_node(builder, node);
-    if (is_written(planner, node->out, a, b)) row_builder_store(builder, node->out);
+    if (planner_is_written(planner, node->out, a, b)) row_builder_store(builder, node->out);
   }
   return row_builder_finish(builder, out, index_tensors, n_index);
 }
@@ -388,12 +422,11 @@ static void group_single_nodes(struct planner *planner, bool fold) {
   for (int32_t n = 0; n < planner->graph->n_nodes; n++) {
     if (!planner->live[n] || planner->group_of[n] >= 0) continue;
     enum op_class cls = op_def_get(planner->nodes[n].op)->cls;
-    if (cls == OPC_ATTENTION) group_new(planner, GROUP_ATTENTION, n);
     if (cls == OPC_ROW && !fold) row_group(planner, n);
-    if (cls != OPC_LINEAR) continue;
-    int32_t id = linear_group(planner, n);
-    if (fold) fold_epilogue(planner, id);
-    if (fold && planner->mode == FUSION_AUTO) trim_epilogue(planner, id);
+    if (cls != OPC_LINEAR && cls != OPC_ATTENTION) continue;
+    int32_t id = cls == OPC_LINEAR ? linear_group(planner, n) : attention_group(planner, n);
+    if (fold && cls == OPC_LINEAR) fill_epilogue(planner, id);
+    if (fold && cls == OPC_ATTENTION) planner_add_finish(planner, id);
   }
 }
 

@@ -22,6 +22,9 @@ struct plan_caps {
   int64_t tile_bytes; // most bytes of tile scratch of one thread (fits L2 with room for weights)
   uint32_t epilogue_kinds; // bit per enum epilogue_kind that a product can take
   uint8_t epilogue_max;    // how many
+  // Element-wise row programs that products, and fused attentions, run on each piece of their
+  // result before it is written (step.finish).
+  bool product_finish, attention_finish;
   bool dtype_ok[DTYPE_COUNT];
   struct device_rates rates;        // for the cost model; .copy 0: the defaults (graph/rates.h)
   const struct shape_table *shapes; // measured on this device; NULL: none. Read by plan_build alone
@@ -140,6 +143,11 @@ struct cost {
 //   several parts is the parts'
 //                 rows one after another ([sum n, k]; a bias: their columns). A node's own bias is
 //                 EPI_BIAS in both modes, so every back end has EPI_BIAS.
+//   A finish (products and fused attentions) has its operands behind those: its input 0 is the
+//   step's
+//                 result in fp32, after the epilogue and before any rounding; input i is
+//                 in[finish_in + i - 1]. The step's outputs are then the finish's, and
+//                 linear.y_dtype is fp32.
 //   STEP_ATTENTION, STEP_SCORES (in q, k), STEP_CONTEXT (in p, v); STEP_SCORES_SCALE and
 //   STEP_SCORES_SOFTMAX work in
 //                 place (out[0] is in[0]). Score operands: tensor -1, rows ROWS_SCORES, cols =
@@ -161,10 +169,17 @@ struct step {
                   //   never shared between tensors that one chain touches, so tiles may run in any
                   //   order.
   struct operand in[STEP_MAX_IN], out[STEP_MAX_OUT];
+  uint8_t finish_in;
   union {
     struct row_program row;
-    struct linear_problem linear;
-    struct attention_problem attention;
+    struct {
+      union {
+        struct linear_problem linear;
+        struct attention_problem attention;
+      };
+      struct row_program
+          finish; // element-wise, over the columns of the result; no instructions: none
+    };
   };
   struct traffic traffic;
   struct cost cost; // for plan.batch, with the rates of the caps; step_cost for others

@@ -18,6 +18,8 @@ struct group {
   int32_t cols;    // row groups: columns of the iteration space
   bool cols_fixed; // false: only [rows, 1] tensors so far, which also fit beside wider ones
   int32_t head, tail, n_nodes;
+  int32_t n_finish; // of products and attentions: the last so many nodes work on the result
+                    // (finish.c); out[0] is then what they start from
   // GROUP_LINEAR: one part, or several products of one input whose weights are concatenated
   uint8_t n_parts, n_epilogue;
   uint8_t n_left; // nodes after it that its epilogue could take, and it does not pay (FUSION_AUTO)
@@ -61,6 +63,7 @@ struct planner {
   struct group *groups; // [n_groups]
   int32_t n_groups;
   int32_t *group_of, *next; // [n_nodes], -1: none
+  uint8_t *in_finish;       // [n_nodes] of the finish that is being looked for
   const char **why; // [n_nodes][NODE_MAX_INPUTS] why the edge into this operand was not fused
   int32_t *order;   // [n_order] live groups as they will run
   int32_t n_order;
@@ -88,12 +91,25 @@ bool planner_row_program(const struct planner *planner, const struct group *grou
                          struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
                          int *n_index);
 
+// finish.c: element-wise work that a product or an attention does on its result beyond what an
+// epilogue's list can say. After the list, before row groups are made.
+void planner_add_finish(struct planner *planner, int32_t group);
+// The program of those nodes. False: builder->refused says why.
+bool planner_finish_program(const struct planner *planner, const struct group *group,
+                            struct row_builder *builder, struct row_program *out);
+bool planner_is_written(const struct planner *planner, int32_t tensor, int32_t a, int32_t b);
+
+struct node_set;
 // worth.c: FUSION_AUTO. Of a product's group with all that may be in its epilogue: how many of its
 // nodes should be, and why no more.
 int planner_epilogue_worth(struct planner *planner, const struct group *group, const char **why);
 // Should two row groups that may be one be one? NULL, or why not.
 const char *planner_merge_worth(struct planner *planner, const struct group *a,
                                 const struct group *b);
+
+// Should a product or an attention do the nodes of `finish` on its result? NULL, or why not.
+const char *planner_finish_worth(struct planner *planner, const struct group *group,
+                                 const struct node_set *finish);
 
 bool planner_is_worth_reason(const char *reason);
 
@@ -143,7 +159,8 @@ void planner_weigh(struct planner *planner, struct decision *decision, int32_t t
 // traffic.c
 void rate_add(struct traffic_rate *rate, enum row_kind rows, double per_row);
 double inst_flops(const struct row_inst *inst);
-double inst_special_flops(const struct row_inst *inst); // of these, activations and exponentials
+double inst_special_flops(const struct row_inst *inst);  // of these, activations and exponentials
+double program_flops(const struct row_program *program); // of one row
 double activation_flops(uint8_t act);
 void attention_flops(const struct attention_problem *problem, enum step_kind kind,
                      struct traffic_rate *flops);

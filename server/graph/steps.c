@@ -123,8 +123,8 @@ static void single_epilogue(const struct planner *planner, const struct group *g
   const struct node *node = &planner->nodes[group->head];
   if (node->n_in > 2)
     epilogue_add(planner, step, (struct epilogue_op){.kind = EPI_BIAS}, node->in[2]);
-  int32_t product = node->out;
-  for (int32_t n = planner->next[group->head]; n >= 0; n = planner->next[n]) {
+  int32_t product = node->out, n = planner->next[group->head];
+  for (int i = 1; i < group->n_nodes - group->n_finish; i++, n = planner->next[n]) {
     struct op_fold fold;
     bool folds =
         op_def_get(planner->nodes[n].op)->fold(planner->graph, &planner->nodes[n], product, &fold);
@@ -134,7 +134,23 @@ static void single_epilogue(const struct planner *planner, const struct group *g
   }
 }
 
-static void linear_step(struct planner *planner, const struct group *group) {
+// Operands of the finish behind the step's own, its results as the step's.
+static enum status add_finish(struct planner *planner, const struct group *group,
+                              struct step *step) {
+  struct row_builder builder;
+  if (group->n_finish == 0) return STATUS_OK;
+  if (!planner_finish_program(planner, group, &builder, &step->finish))
+    return error_set(planner->err, STATUS_INTERNAL, "step %s: %s", step->label, builder.refused);
+  step->finish_in = step->n_in;
+  for (int i = 1; i < builder.n_inputs; i++)
+    step_add_in(step, operand_of(planner, builder.inputs[i].tensor));
+  step->n_out = 0;
+  for (int i = 0; i < builder.n_outputs; i++)
+    step_add_out(step, operand_of(planner, builder.outputs[i]));
+  return STATUS_OK;
+}
+
+static enum status linear_step(struct planner *planner, const struct group *group) {
   struct step *step = step_begin(planner, STEP_LINEAR, group);
   const struct tensor *tensors = planner->graph->tensors;
   int32_t x = planner->nodes[group->head].in[0];
@@ -154,13 +170,14 @@ static void linear_step(struct planner *planner, const struct group *group) {
                                          .k = tensors[x].cols,
                                          .x_dtype = tensors[x].dtype,
                                          .w_dtype = tensors[group->weight[0]].dtype,
-                                         .y_dtype = y.dtype};
+                                         .y_dtype = group->n_finish ? DTYPE_F32 : y.dtype};
   if (group->n_parts == 1) {
     single_epilogue(planner, group, step);
   } else if (group->bias[0] >= 0) {
     epilogue_add(planner, step, (struct epilogue_op){.kind = EPI_BIAS}, group->bias[0]);
     step->in[step->n_in - 1] = parts_operand(planner, group->bias, group->n_parts, true);
   }
+  return add_finish(planner, group, step);
 }
 
 // ---- attention ----
@@ -176,13 +193,14 @@ struct attention_problem attention_problem_of(const struct planner *planner,
   return problem;
 }
 
-static void attention_step(struct planner *planner, const struct group *group) {
+static enum status attention_step(struct planner *planner, const struct group *group) {
   const struct node *node = &planner->nodes[group->head];
   struct step *step = step_begin(planner, STEP_ATTENTION, group);
   step->attention = attention_problem_of(planner, node);
   for (int i = 0; i < 3; i++)
     step_add_in(step, operand_of(planner, node->in[i]));
   step_add_out(step, operand_of(planner, node->out));
+  return add_finish(planner, group, step);
 }
 
 // One op at a time: the score matrix is in memory between four steps.
@@ -246,9 +264,9 @@ enum status planner_steps(struct planner *planner) {
     const struct group *group = &planner->groups[planner->order[i]];
     enum status status = STATUS_OK;
     if (group->kind == GROUP_ROW) status = row_step(planner, group);
-    if (group->kind == GROUP_LINEAR) linear_step(planner, group);
+    if (group->kind == GROUP_LINEAR) status = linear_step(planner, group);
     if (group->kind == GROUP_ATTENTION && planner->mode != FUSION_OFF)
-      attention_step(planner, group);
+      status = attention_step(planner, group);
     if (group->kind == GROUP_ATTENTION && planner->mode == FUSION_OFF)
       attention_steps_unfused(planner, group);
     if (status != STATUS_OK) return status;

@@ -89,11 +89,15 @@ double inst_special_flops(const struct row_inst *inst) {
   return inst->op == RI_SOFTMAX; // an exponential
 }
 
-static void row_flops(struct step *step) {
+double program_flops(const struct row_program *program) { // a row
   double per_element = 0;
-  for (int i = 0; i < step->row.n_insts; i++)
-    per_element += inst_flops(&step->row.insts[i]);
-  rate_add(&step->traffic.flops, step->rows, per_element * step->row.cols);
+  for (int i = 0; i < program->n_insts; i++)
+    per_element += inst_flops(&program->insts[i]);
+  return per_element * program->cols;
+}
+
+static void row_flops(struct step *step) {
+  rate_add(&step->traffic.flops, step->rows, program_flops(&step->row));
   for (int i = 0; i < step->row.n_inputs; i++) // pooling: one addition or comparison an element
     if (step->row.inputs[i].cls == IN_POOL_MEAN || step->row.inputs[i].cls == IN_POOL_MAX)
       rate_add(&step->traffic.flops, ROWS_TOKENS, step->row.cols);
@@ -139,6 +143,8 @@ void step_traffic(struct step *step) {
     linear_flops(step);
   else
     attention_flops(&step->attention, step->kind, &step->traffic.flops);
+  if (step->kind != STEP_ROW)
+    rate_add(&step->traffic.flops, step->rows, program_flops(&step->finish));
 }
 
 // ---- totals ----

@@ -8,11 +8,16 @@
 #include <string.h>
 
 // ---- of a step ----
-static void row_rates(const struct step *step, struct kernel_work *work) {
+static void add_special(const struct step *step, const struct row_program *program,
+                        struct kernel_work *work) {
   double special = 0;
-  for (int i = 0; i < step->row.n_insts; i++)
-    special += inst_special_flops(&step->row.insts[i]);
-  rate_add(&work->special_flops, step->rows, special * step->row.cols);
+  for (int i = 0; i < program->n_insts; i++)
+    special += inst_special_flops(&program->insts[i]);
+  rate_add(&work->special_flops, step->rows, special * program->cols);
+}
+
+static void row_rates(const struct step *step, struct kernel_work *work) {
+  add_special(step, &step->row, work);
   for (int i = 0; i < step->row.n_outputs; i++)
     work->exact = work->exact || step->row.output_dtype[i] == DTYPE_F32;
 }
@@ -26,6 +31,7 @@ static void linear_rates(const struct step *step, struct kernel_work *work) {
     rate_add(&work->epilogue_flops, step->rows,
              linear->n * (op->kind == EPI_ACT ? activation_flops(op->act) : 1.0));
   }
+  rate_add(&work->epilogue_flops, step->rows, program_flops(&step->finish));
 }
 
 // The two products of an attention, and the keys and values that each tile of queries reads.
@@ -69,7 +75,7 @@ struct kernel_work step_work(const struct step *step) {
   if (step->kind == STEP_LINEAR) {
     work.dtype = step->linear.x_dtype;
     work.n = step->linear.n, work.k = step->linear.k;
-    work.y_bytes = (uint8_t)dtype_bytes(step->linear.y_dtype);
+    work.y_bytes = (uint8_t)dtype_bytes(step->out[0].dtype);
     linear_rates(step, &work);
   } else if (step->kind == STEP_ROW) {
     row_rates(step, &work);
@@ -77,6 +83,7 @@ struct kernel_work step_work(const struct step *step) {
   } else {
     work.dtype = step->attention.dtype;
     attention_rates(&step->attention, step->kind, &work);
+    add_special(step, &step->finish, &work);
   }
   return work;
 }

@@ -133,6 +133,20 @@ int planner_epilogue_worth(struct planner *planner, const struct group *group, c
   return best;
 }
 
+// ---- finishes ----
+const char *planner_finish_worth(struct planner *planner, const struct group *group,
+                                 const struct node_set *finish) {
+  struct node_set product = {.n = 0}, all, none = {.n = 0};
+  struct both_ways apart, fused;
+  node_set_group(planner, group, &product);
+  all = product;
+  for (int i = 0; i < finish->n; i++)
+    node_set_add(&all, finish->nodes[i]);
+  double apart_us = us_with(planner, &product, finish, &apart);
+  double fused_us = us_with(planner, &all, &none, &fused);
+  return fused_us <= apart_us * (1 + ALIKE) ? NULL : why_not_in_epilogue(planner, &apart, &fused);
+}
+
 // ---- row groups ----
 const char *planner_merge_worth(struct planner *planner, const struct group *a,
                                 const struct group *b) {

@@ -4,6 +4,7 @@
 #define KERNELS_CPU_SIMD_ATTENTION_PARTS_H
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/epilogue.h"
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/lines.h"
 #include "kernels/cpu/simd/table.h"
@@ -185,9 +186,13 @@ static inline void store_result(const struct work *w, const float *total) {
   for (int32_t r = 0; r < c->count; r++) {
     float *line = w->result + r * w->padded;
     if (total) scale_floats(line, total[r] == 0 ? 0 : 1.0f / total[r], w->d);
+    if (c->finish) continue;
     store_floats((void *)token_at(&c->o, w->base + c->first + r, (int64_t)c->head * w->d),
                  c->o.dtype, line, w->d);
   }
+  if (c->finish)
+    finish_run(c->finish, w->result, w->padded, w->base + c->first, c->count,
+               (int64_t)c->head * w->d, w->d);
 }
 
 #endif

@@ -419,12 +419,13 @@ static void run_block(struct block *b) {
 
 void SIMD_NAME(row_run)(const struct row_kernel *kernel, const struct row_call *call) {
   struct block b = {.kernel = kernel, .call = call};
+  int32_t all = call->n_cols ? call->n_cols : kernel->program.cols;
   for (int64_t row = 0; row < call->n_rows; row += kernel->block_rows) {
     int64_t left = call->n_rows - row;
     b.row = row;
     b.rows = left < kernel->block_rows ? (int32_t)left : kernel->block_rows;
-    for (b.col = 0; b.col < kernel->program.cols; b.col += kernel->block_cols) {
-      int32_t cols = kernel->program.cols - b.col;
+    for (b.col = 0; b.col < all; b.col += kernel->block_cols) {
+      int32_t cols = all - b.col;
       b.cols = cols < kernel->block_cols ? cols : kernel->block_cols;
       run_block(&b);
     }

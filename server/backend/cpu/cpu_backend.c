@@ -51,6 +51,8 @@ static void fill_caps(struct device *device, int n_threads) {
       .epilogue_kinds =
           1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL,
       .epilogue_max = EPILOGUE_MAX,
+      .product_finish = true,
+      .attention_finish = true,
   };
   snprintf(caps->id, sizeof caps->id, "cpu-%s-%s%s-%dt", f->brand, cpu_isa_name(f->isa),
            f->amx_bf16 ? "-amx" : "", n_threads);

@@ -33,8 +33,9 @@ struct device {
 
 struct bound_step {
   const struct step *step;
-  struct row_kernel *row;  // STEP_ROW
-  struct product *product; // STEP_LINEAR
+  struct row_kernel *row;    // STEP_ROW
+  struct product *product;   // STEP_LINEAR
+  struct row_kernel *finish; // of a product or an attention; NULL: none
   // PLACE_WEIGHT operands as operand.dtype, contiguous, in the model's weight table or its packs;
   // NULL for W of a product
   void *weights[STEP_MAX_IN];
@@ -54,6 +55,7 @@ struct segment {
 struct thread_space { // of one thread while it runs this plan
   char *tile;         // plan.tile_bytes
   float *kernel;      // rows and attention
+  float *finish;      // rows of a finish
   void *product;      // product_workspace_bytes
   int64_t *step_ns;
   int64_t wait_ns; // for others, by the clock; only while steps are timed

@@ -2,6 +2,7 @@
 #include "backend/convert.h"
 #include "backend/cpu/cpu_device.h"
 #include "base/log.h"
+#include "kernels/cpu/epilogue.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -87,14 +88,24 @@ static bool step_overlaps(const struct step *step, const struct plan *plan) {
   return false;
 }
 
-static enum status bind_row(struct bound_step *b, const struct plan *plan, struct error *err) {
-  b->row = calloc(1, sizeof *b->row);
-  if (!b->row)
+static enum status bind_program(const struct bound_step *b, const struct row_program *program,
+                                const struct plan *plan, struct row_kernel **out,
+                                struct error *err) {
+  *out = calloc(1, sizeof **out);
+  if (!*out)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for step %s", b->step->label);
-  if (!row_prepare(b->row, &b->step->row, step_overlaps(b->step, plan)))
+  if (!row_prepare(*out, program, step_overlaps(b->step, plan)))
     return error_set(err, STATUS_INTERNAL, "step %s: the row program is not well formed",
                      b->step->label);
   return STATUS_OK;
+}
+
+// A finish runs on pieces of the result.
+static enum status bind_finish(struct bound_step *b, const struct plan *plan, struct error *err) {
+  if (b->step->finish.n_insts == 0) return STATUS_OK;
+  struct row_program program = b->step->finish;
+  program.cols = FINISH_COLS;
+  return bind_program(b, &program, plan, &b->finish, err);
 }
 
 static enum status bind_linear(struct bound_plan *bound, struct bound_step *b,
@@ -103,6 +114,7 @@ static enum status bind_linear(struct bound_plan *bound, struct bound_step *b,
   const struct step *step = b->step;
   struct weight_source source = {device->ops, table, &step->in[1]};
   struct product_spec spec = {.problem = step->linear,
+                              .finish = step->finish.n_insts > 0,
                               .x_stride = step->in[0].stride,
                               .y_stride = step->out[0].stride,
                               .n_threads = team_size(device->team),
@@ -134,7 +146,9 @@ static enum status bind_step(struct bound_plan *bound, int32_t index,
     enum status status = bind_weight(bound, b, i, table, err);
     if (status != STATUS_OK) return status;
   }
-  if (b->step->kind == STEP_ROW) return bind_row(b, bound->plan, err);
+  if (b->step->kind == STEP_ROW) return bind_program(b, &b->step->row, bound->plan, &b->row, err);
+  enum status status = bind_finish(b, bound->plan, err);
+  if (status != STATUS_OK) return status;
   if (b->step->kind == STEP_LINEAR) return bind_linear(bound, b, table, err);
   return STATUS_OK;
 }
@@ -181,12 +195,14 @@ static void *take_aligned(size_t bytes) {
 }
 
 static enum status make_threads(struct bound_plan *bound, struct error *err) {
-  size_t kernel = 0, product = 0;
+  size_t kernel = 0, product = 0, finish = 0;
   for (int32_t i = 0; i < bound->plan->n_steps; i++) {
     const struct bound_step *b = &bound->steps[i];
     size_t k = b->row                            ? row_scratch_bytes(b->row)
                : b->step->kind >= STEP_ATTENTION ? attention_scratch_bytes(&b->step->attention)
                                                  : 0;
+    size_t f = b->finish ? row_scratch_bytes(b->finish) : 0;
+    if (f > finish) finish = f;
     size_t p = b->product ? product_workspace_bytes(b->product) : 0;
     if (k > kernel) kernel = k;
     if (p > product) product = p;
@@ -199,8 +215,10 @@ static enum status make_threads(struct bound_plan *bound, struct error *err) {
     space->tile = take_aligned((size_t)bound->plan->tile_bytes);
     space->kernel = take_aligned(kernel);
     space->product = take_aligned(product);
+    space->finish = take_aligned(finish);
     space->step_ns = calloc((size_t)bound->plan->n_steps + 1, sizeof *space->step_ns);
-    if (!space->tile || !space->kernel || !space->product || !space->step_ns) goto none;
+    if (!space->tile || !space->kernel || !space->product || !space->finish || !space->step_ns)
+      goto none;
   }
   if (bound->threads) return STATUS_OK;
 none:
@@ -249,11 +267,13 @@ void cpu_unload(struct device *device, struct bound_plan *bound) {
     struct bound_step *b = &bound->steps[i];
     product_destroy(b->product);
     free(b->row);
+    free(b->finish);
   }
   for (int t = 0; bound->threads && t < team_size(device->team); t++) {
     free(bound->threads[t].tile);
     free(bound->threads[t].kernel);
     free(bound->threads[t].product);
+    free(bound->threads[t].finish);
     free(bound->threads[t].step_ns);
   }
   packs_drop(&device->packs, bound->packs);

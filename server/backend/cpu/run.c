@@ -12,6 +12,7 @@
 #include "backend/cpu/cpu_device.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "kernels/cpu/epilogue.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -86,6 +87,31 @@ static void run_row_step(const struct worker *w, const struct bound_step *b, int
   w->e->bound->device->ops->row_run(b->row, &call);
 }
 
+struct finish_views {
+  struct view inputs[STEP_MAX_IN], outputs[STEP_MAX_OUT];
+  struct finish finish;
+};
+
+// What the step does on its result before it is written, from row `row` on; NULL: nothing.
+static const struct finish *finish_of(const struct worker *w, const struct bound_step *b,
+                                      int64_t row, struct finish_views *views) {
+  const struct step *step = b->step;
+  if (!b->finish) return NULL;
+  for (int i = step->finish_in; i < step->n_in; i++) {
+    enum row_input_class cls = step->finish.inputs[i - step->finish_in + 1].cls;
+    views->inputs[i - step->finish_in] =
+        operand_view(w, b, &step->in[i], i, starts_at_zero(cls) ? 0 : row);
+  }
+  for (int i = 0; i < step->n_out; i++)
+    views->outputs[i] = operand_view(w, b, &step->out[i], -1, row);
+  views->finish = (struct finish){.kernel = b->finish,
+                                  .inputs = views->inputs,
+                                  .outputs = views->outputs,
+                                  .scratch = w->space->finish,
+                                  .row_run = w->e->bound->device->ops->row_run};
+  return &views->finish;
+}
+
 static void run_product(const struct worker *w, const struct bound_step *b, int32_t unit,
                         int32_t n_units, int64_t row, int64_t n_rows, const void *next) {
   const struct step *step = b->step;
@@ -96,6 +122,7 @@ static void run_product(const struct worker *w, const struct bound_step *b, int3
     int in = step->linear.epilogue[i].operand;
     operands[i] = operand_view(w, b, &step->in[in], in, row);
   }
+  struct finish_views views;
   struct product_run run = {.thread = w->index,
                             .unit = unit,
                             .n_units = n_units,
@@ -104,7 +131,8 @@ static void run_product(const struct worker *w, const struct bound_step *b, int3
                             .x = operand_view(w, b, &step->in[0], 0, row).data,
                             .y = operand_view(w, b, &step->out[0], -1, row).data,
                             .operands = operands,
-                            .workspace = w->space->product};
+                            .workspace = w->space->product,
+                            .finish = finish_of(w, b, row, &views)};
   if (!product_run(b->product, &run))
     atomic_store_explicit(&w->e->failed, true, memory_order_relaxed);
 }
@@ -279,12 +307,14 @@ static void attention_piece(const struct worker *w, const struct bound_step *b, 
                                 .first = first,
                                 .count = left < ATTENTION_QUERIES ? left : ATTENTION_QUERIES,
                                 .scratch = w->space->kernel};
+  struct finish_views views;
   switch (step->kind) {
   case STEP_ATTENTION:
     call.q = operand_view(w, b, &step->in[0], 0, 0);
     call.k = operand_view(w, b, &step->in[1], 1, 0);
     call.v = operand_view(w, b, &step->in[2], 2, 0);
     call.o = operand_view(w, b, &step->out[0], -1, 0);
+    call.finish = finish_of(w, b, 0, &views);
     ops->attention_run(&call);
     break;
   case STEP_SCORES:

@@ -31,6 +31,16 @@ static void check_output(const struct setup *s, struct lane *lane, struct bound_
   free(typed), free(found);
 }
 
+static int n_finished[2]; // products and attentions that go on with a row program
+
+static void count_finishes(const struct plan *plan) {
+  for (int32_t s = 0; s < plan->n_steps; s++) {
+    const struct step *step = &plan->steps[s];
+    if (step->kind == STEP_LINEAR) n_finished[0] += step->finish.n_insts > 0;
+    if (step->kind == STEP_ATTENTION) n_finished[1] += step->finish.n_insts > 0;
+  }
+}
+
 static void run_mode(const struct setup *s, enum fusion_mode mode, const struct plan_limits *limits,
                      uint8_t outputs, const char *what, double tolerance) {
   struct plan *plan;
@@ -41,6 +51,7 @@ static void run_mode(const struct setup *s, enum fusion_mode mode, const struct 
   struct plan_caps caps = backend_cpu.caps(s->device)->plan;
   caps.rates = odd_rates(odd++ * 2654435761u >> 8);
   if (plan_build(s->graph, mode, &caps, limits, &plan, &err)) fail_msg("%s: %s", what, err.message);
+  count_finishes(plan);
   if (backend_cpu.load(s->device, plan, &s->table, &bound, &err))
     fail_msg("%s: %s", what, err.message);
   assert_int_equal(backend_cpu.lane_open(s->device,
@@ -119,11 +130,18 @@ static void random_bf16_graphs(void **state) {
   run_rounds(DTYPE_BF16, 2, 40, 0.15);
 }
 
+static void they_had_what_they_are_for(void **state) {
+  (void)state;
+  printf("  %d products, %d attentions with a finish\n", n_finished[0], n_finished[1]);
+  assert_true(n_finished[0] > 100 && n_finished[1] > 20);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(random_fp32_graphs_on_one_thread),
       cmocka_unit_test(random_fp32_graphs_on_three_threads),
       cmocka_unit_test(random_bf16_graphs),
+      cmocka_unit_test(they_had_what_they_are_for),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

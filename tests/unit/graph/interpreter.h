@@ -297,6 +297,32 @@ static inline void run_epilogue(const struct runner *run, const struct step *ste
   free(other);
 }
 
+// The step's result, [n, cols], through its finish and into its outputs; or into its output.
+static inline void run_finish(const struct runner *run, const struct step *step, double *y,
+                              int32_t cols, int64_t row, int64_t n, int64_t tile_row) {
+  if (step->finish.n_insts == 0) {
+    operand_write(run, &step->out[0], row, n, tile_row, y);
+    return;
+  }
+  struct view inputs[STEP_MAX_IN];
+  double *outputs[STEP_MAX_OUT], regs[ROW_MAX_REGS * 16];
+  float *result = malloc((size_t)(n * cols) * sizeof *result + 8);
+  for (int64_t i = 0; i < n * cols; i++)
+    result[i] = (float)y[i];
+  inputs[0] = (struct view){result, cols, cols, DTYPE_F32};
+  if (step->finish.cols != cols || step->finish.inputs[0].dtype != DTYPE_F32) abort();
+  for (int i = 1; i < step->finish.n_inputs; i++)
+    inputs[i] = operand_view(run, &step->in[step->finish_in + i - 1], row, tile_row);
+  for (int i = 0; i < step->n_out; i++)
+    outputs[i] = malloc((size_t)(n * cols) * sizeof(double) + 8);
+  ref_row_program(&step->finish, inputs, outputs, n, &run->world->geometry, regs);
+  for (int i = 0; i < step->n_out; i++) {
+    operand_write(run, &step->out[i], row, n, tile_row, outputs[i]);
+    free(outputs[i]);
+  }
+  free(result);
+}
+
 static inline void run_linear(const struct runner *run, const struct step *step, int64_t row,
                               int64_t n, int64_t tile_row) {
   int64_t elements;
@@ -308,17 +334,18 @@ static inline void run_linear(const struct runner *run, const struct step *step,
   ref_linear(y, x, w, NULL, n, step->linear.n, step->linear.k);
   for (int i = 0; i < step->linear.n_epilogue; i++)
     run_epilogue(run, step, &step->linear.epilogue[i], y, row, n, tile_row);
-  operand_write(run, &step->out[0], row, n, tile_row, y);
+  run_finish(run, step, y, step->linear.n, row, n, tile_row);
   free(x), free(w), free(y);
 }
 
 static inline void run_attention(const struct runner *run, const struct step *step) {
   int64_t rows = run->world->geometry.n_tokens;
-  double *in[3], work[WORLD_TOKENS], *o = malloc((size_t)(rows * step->out[0].cols) * sizeof *o);
+  double *in[3], work[WORLD_TOKENS],
+      *o = malloc((size_t)(rows * step->attention.heads * step->attention.head_dim) * sizeof *o);
   for (int i = 0; i < 3; i++)
     in[i] = operand_read(run, &step->in[i], 0, rows, 0);
   ref_attention(o, in[0], in[1], in[2], &step->attention, &run->world->geometry, work);
-  operand_write(run, &step->out[0], 0, rows, 0, o);
+  run_finish(run, step, o, step->attention.heads * step->attention.head_dim, 0, rows, 0);
   for (int i = 0; i < 3; i++)
     free(in[i]);
   free(o);

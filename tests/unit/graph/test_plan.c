@@ -14,6 +14,7 @@
 #define ROUNDS 1000
 
 // ---- devices of unlike abilities ----
+#define KINDS 5
 static struct plan_caps caps_of(int kind) {
   struct plan_caps caps = {
       .row_chains = true, .tile_rows = 4, .tile_bytes = 1 << 20, .epilogue_max = 4};
@@ -21,9 +22,11 @@ static struct plan_caps caps_of(int kind) {
     caps.dtype_ok[d] = true;
   caps.epilogue_kinds =
       1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL;
+  caps.product_finish = caps.attention_finish = kind >= 3;
   if (kind == 1) caps.row_chains = false;
   if (kind == 2) caps.tile_bytes = 400;
   if (kind == 3) caps.epilogue_kinds = 1u << EPI_BIAS, caps.epilogue_max = 1;
+  if (kind == 4) caps.row_chains = false;
   return caps;
 }
 
@@ -59,7 +62,7 @@ static void check_graph(const struct graph *graph, struct rng *rng, const char *
   struct world w;
   world_init(&w, graph, rng);
   world_run_nodes(&w);
-  for (int kind = 0; kind < 4; kind++) {
+  for (int kind = 0; kind < KINDS; kind++) {
     struct plan_caps caps = caps_of(kind);
     caps.rates = odd_rates(rng_next(rng));
     for (int mode = FUSION_OFF; mode < FUSION_MODES; mode++) {

@@ -271,6 +271,31 @@ static void decisions_are_the_same_every_time(void **state) {
   assert_string_equal(first, second);
 }
 
+// ---- finishes ----
+// A factor a column behind a product, and four activations behind that: they cost more in the
+// product than the bytes are worth. The factor alone does not.
+static void finish_of_much_arithmetic(void **state) {
+  (void)state;
+  for (int yes = 0; yes < 2; yes++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.product_finish = true;
+    b.caps.rates.epilogue = 1e12;
+    b.caps.rates.special = 3e12;
+    int32_t y = maker_linear(&b.m, maker_input(&b.m, ROWS_TOKENS, 4096), 4096, true);
+    int32_t s = maker_binary(&b.m, OP_MUL, y, maker_weight(&b.m, 1, 4096)), h = s;
+    for (int i = 0; i < (yes ? 0 : 4); i++)
+      h = maker_unary(&b.m, i % 2 ? OP_TANH : OP_GELU, h);
+    output_add(&b.graph, h);
+    bench_plan(&b, 32768);
+    if (yes)
+      expect_yes(&b, y, s);
+    else
+      expect_no(&b, y, s, "arithmetic");
+    bench_end(&b);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gate_on_a_slower_product_kernel),
@@ -282,6 +307,7 @@ int main(void) {
       cmocka_unit_test(measurement_wins_over_the_model),
       cmocka_unit_test(encoder_comes_out_as_on),
       cmocka_unit_test(decisions_are_the_same_every_time),
+      cmocka_unit_test(finish_of_much_arithmetic),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
