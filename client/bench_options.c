@@ -9,14 +9,15 @@
 #define COMPARE_UNSET (-1)
 #define COMPARE_DEFAULT 16
 
-static const char usage[] = "usage: fusewire bench --model NAME [--url ADDRESS] [options]\n"
+static const char usage[] = "usage: fusewire bench MODEL [options]\n"
                             "Load test: sends ModelInfer calls, measures latency, throughput and "
                             "what the server says each call cost.\n";
 
 static const struct option_row rows[] = {
     {NULL, OPTION_FLAG, 0, NULL, "Server", 0, 0},
     CONNECT_ROWS(OFFSET(connect)),
-    {"model", OPTION_TEXT, OFFSET(model), "NAME", "the model (required)", 0, 0},
+    {"model", OPTION_TEXT, OFFSET(model), "NAME", "the model, if it is not a word of its own", 0,
+     0},
     {"model-version", OPTION_TEXT, OFFSET(version), "V",
      "its version (default: the server's choice)", 0, 0},
     {"connections", OPTION_COUNT, OFFSET(connections), "N",
@@ -94,7 +95,6 @@ bool bench_help(int argc, char **argv) {
 static enum status check_together(const struct bench_options *o, struct error *err) {
   const enum status bad = STATUS_INVALID_ARGUMENT;
   const int sources = (o->tokens != NULL) + (o->input_file != NULL) + (o->inputs.n > 0);
-  if (!o->model) return error_set(err, bad, "--model is required");
   if (o->rate && o->concurrency)
     return error_set(err, bad,
                      "--rate (open loop) and --concurrency (closed loop) exclude each other");
@@ -153,7 +153,9 @@ enum status bench_parse(int argc, char **argv, struct bench_options *out, struct
       .compare = COMPARE_UNSET,
       .timeout_ns = 60 * NS_PER_S,
   };
-  enum status status = options_parse(rows, N_ROWS, argc, argv, out, err);
+  const char *word = NULL;
+  enum status status = options_parse_word(rows, N_ROWS, argc, argv, out, &word, err);
+  if (status == STATUS_OK) status = command_model(word, &out->model, err);
   if (status == STATUS_OK) status = check_together(out, err);
   return status == STATUS_OK ? work_out(out, err) : status;
 }

@@ -14,6 +14,17 @@ bool command_help(const char *usage, const struct option_row *rows, int n_rows, 
   return false;
 }
 
+enum status command_model(const char *word, const char **model, struct error *err) {
+  if (word && *model) {
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "unexpected argument '%s' beside --model %s; options begin with --", word,
+                     *model);
+  }
+  if (word) *model = word;
+  if (*model) return STATUS_OK;
+  return error_set(err, STATUS_INVALID_ARGUMENT, "which model? Its name is missing");
+}
+
 int command_usage_error(const char *command, const struct error *err) {
   char text[ERROR_MESSAGE_BYTES + 300];
   fprintf(stderr, "fusewire %s: %s\n", command, error_text(err, text, sizeof text));

@@ -20,6 +20,9 @@ int command_explain(int argc, char **argv);
 // Help for --help anywhere in the arguments (true: printed, exit 0).
 bool command_help(const char *usage, const struct option_row *rows, int n_rows, int argc,
                   char **argv);
+// The model that is asked for: a word or the value of --model, in `*model`. INVALID_ARGUMENT: both,
+// or none.
+MUST_USE enum status command_model(const char *word, const char **model, struct error *err);
 int command_usage_error(const char *command, const struct error *err);
 // One line about a failure, and the exit code it stands for.
 int command_failure(const char *what, const struct error *err);

@@ -63,7 +63,7 @@ struct connect_options {
        0},                                                                                         \
   {                                                                                                \
     "wait", OPTION_DURATION, CONNECT_OFFSET(at, wait_ns), "TIME",                                  \
-        "wait so long for the server to be there and ready (default: one\\nattempt, ready or "     \
+        "wait so long for the server to be there and ready (default: one\nattempt, ready or "      \
         "not)",                                                                                    \
         0, 0                                                                                       \
   }

@@ -23,7 +23,8 @@ static const char usage[] =
     "file, without a daemon.\n\n";
 
 static const struct option_row rows[] = {
-    {"model", OPTION_TEXT, OFFSET(model), "NAME", "the model, if it is not the first word", 0, 0},
+    {"model", OPTION_TEXT, OFFSET(model), "NAME", "the model, if it is not a word of its own", 0,
+     0},
     {"model-version", OPTION_TEXT, OFFSET(version), "V",
      "its version (default: the server's choice)", 0, 0},
     {"tokens", OPTION_COUNT, OFFSET(tokens), "N",
@@ -45,15 +46,12 @@ static const struct option_row rows[] = {
 static enum status read_arguments(int argc, char **argv, struct explain_arguments *arguments,
                                   int *format, struct error *err) {
   static const char *const formats[] = {"text", "json", "svg"}; // as in fusewire.proto
-  bool named = argc > 0 && argv[0][0] != '-';
-  *arguments = (struct explain_arguments){.connect.url = CONNECT_DEFAULT_URL,
-                                          .model = named ? argv[0] : NULL,
-                                          .format = "text",
-                                          .output = "-"};
-  const enum status status =
-      options_parse(rows, N_ROWS, argc - named, argv + named, arguments, err);
+  const char *word = NULL;
+  *arguments = (struct explain_arguments){
+      .connect.url = CONNECT_DEFAULT_URL, .format = "text", .output = "-"};
+  enum status status = options_parse_word(rows, N_ROWS, argc, argv, arguments, &word, err);
+  if (status == STATUS_OK) status = command_model(word, &arguments->model, err);
   if (status != STATUS_OK) return status;
-  if (!arguments->model) return error_set(err, STATUS_INVALID_ARGUMENT, "which model?");
   for (*format = 0; *format < 3; ++*format)
     if (strcmp(arguments->format, formats[*format]) == 0) return STATUS_OK;
   return error_set(err, STATUS_INVALID_ARGUMENT,

@@ -22,11 +22,12 @@ struct infer_options {
 #define OFFSET(field) offsetof(struct infer_options, field)
 
 static const char usage[] =
-    "usage: fusewire infer --model NAME --input name=file.npy [--input ...] [options]\n"
-    "One request: prints the outputs and what the call cost.\n\n";
+    "usage: fusewire infer MODEL [--input name=file.npy ...] [options]\n"
+    "One request, from files or a synthetic one: prints the outputs and what the call cost.\n\n";
 
 static const struct option_row rows[] = {
-    {"model", OPTION_TEXT, OFFSET(model), "NAME", "the model (required)", 0, 0},
+    {"model", OPTION_TEXT, OFFSET(model), "NAME", "the model, if it is not a word of its own", 0,
+     0},
     {"model-version", OPTION_TEXT, OFFSET(version), "V",
      "its version (default: the server's choice)", 0, 0},
     {"input", OPTION_LIST, OFFSET(inputs), "SPEC",
@@ -200,9 +201,9 @@ int command_infer(int argc, char **argv) {
   struct net *net = NULL;
   struct error err = {0};
   if (command_help(usage, rows, N_ROWS, argc, argv)) return EXIT_ALL_OK;
-  enum status status = options_parse(rows, N_ROWS, argc, argv, &o, &err);
-  if (status == STATUS_OK && !o.model)
-    status = error_set(&err, STATUS_INVALID_ARGUMENT, "--model is required");
+  const char *word = NULL;
+  enum status status = options_parse_word(rows, N_ROWS, argc, argv, &o, &word, &err);
+  if (status == STATUS_OK) status = command_model(word, &o.model, &err);
   if (status != STATUS_OK) return command_usage_error("infer", &err);
   int code = connect_open("infer", &o.connect, 1, &net);
   if (code != EXIT_ALL_OK) return code;

@@ -9,9 +9,9 @@ static const struct command {
 } commands[] = {
     {"bench", "load test: sweep, open loop, percentiles, memory traffic, fused against unfused",
      command_bench},
-    {"infer", "one request from .npy or raw files", command_infer},
+    {"infer", "one request, from .npy or raw files or made up", command_infer},
     {"status", "is the server live, ready, healthy", command_status},
-    {"models", "models and their signatures", command_models},
+    {"models", "models: ready or not, signatures, fusion mode", command_models},
     {"explain", "what the planner made of a model: what is fused, why, and what it saves",
      command_explain},
 };
@@ -21,7 +21,8 @@ static void print_usage(FILE *out) {
   fputs("usage: fusewire COMMAND [options]\n\n", out);
   for (size_t i = 0; i < N_COMMANDS; i++)
     fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
-  fputs("\n'fusewire COMMAND --help' explains each. 'fusewire --version' prints the version.\n",
+  fputs("\n'fusewire COMMAND --help' explains each, docs/CLIENT.md all of them. 'fusewire "
+        "--version' prints the version.\n",
         out);
 }
 

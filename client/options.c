@@ -105,7 +105,17 @@ static enum status unknown_option(const struct option_row *rows, int n_rows, con
 
 enum status options_parse(const struct option_row *rows, int n_rows, int argc, char **argv,
                           void *target, struct error *err) {
+  return options_parse_word(rows, n_rows, argc, argv, target, NULL, err);
+}
+
+enum status options_parse_word(const struct option_row *rows, int n_rows, int argc, char **argv,
+                               void *target, const char **word, struct error *err) {
+  if (word) *word = NULL;
   for (int i = 0; i < argc; i++) {
+    if (word && !*word && argv[i][0] && argv[i][0] != '-') {
+      *word = argv[i];
+      continue;
+    }
     if (strncmp(argv[i], "--", 2) != 0 || !argv[i][2]) {
       return error_set(err, STATUS_INVALID_ARGUMENT,
                        "unexpected argument '%s'; options begin with --", argv[i]);

@@ -37,6 +37,11 @@ struct option_row {
 // what is expected.
 MUST_USE enum status options_parse(const struct option_row *rows, int n_rows, int argc, char **argv,
                                    void *target, struct error *err);
+// The same with one word that is no option, such as a model's name, anywhere between them; NULL
+// where there is none.
+MUST_USE enum status options_parse_word(const struct option_row *rows, int n_rows, int argc,
+                                        char **argv, void *target, const char **word,
+                                        struct error *err);
 void options_help(const struct option_row *rows, int n_rows, FILE *out);
 // The row name closest to `word` by edit distance, or NULL when none is near (more than half the
 // word differs).

@@ -15,22 +15,20 @@ struct status_options {
 #define OFFSET(field) offsetof(struct status_options, field)
 
 static const struct option_row rows[] = {
-    CONNECT_ROWS(OFFSET(connect)),
-    {"help", OPTION_FLAG, OFFSET(help), NULL, "this text", 0, 0},
     {"model", OPTION_LIST, OFFSET(models), "NAME",
-     "show this model; may be repeated (default: all that RepositoryIndex\nlists, where the server "
-     "has it)",
-     0, 0},
+     "a model, if it is not a word of its own; may be repeated", 0, 0},
+    {"help", OPTION_FLAG, OFFSET(help), NULL, "this text", 0, 0},
+    {NULL, OPTION_FLAG, 0, NULL, "Server", 0, 0},
+    CONNECT_ROWS(OFFSET(connect)),
 };
+#define MODELS_ROWS rows
 #define N_MODELS_ROWS ((int)(sizeof rows / sizeof rows[0]))
-#define N_STATUS_ROWS (N_MODELS_ROWS - 1) // --model is for `models` only
+#define STATUS_ROWS (rows + 1) // --model is for `models` only
+#define N_STATUS_ROWS (N_MODELS_ROWS - 1)
 
-static int open_net(const char *command, int n_rows, int argc, char **argv,
-                    struct status_options *options, struct net **net) {
-  struct error err = {0};
-  *options = (struct status_options){.connect.url = CONNECT_DEFAULT_URL};
-  if (options_parse(rows, n_rows, argc, argv, options, &err) != STATUS_OK)
-    return command_usage_error(command, &err);
+static int open_net(const char *command, const struct status_options *options, enum status parsed,
+                    const struct error *err, struct net **net) {
+  if (parsed != STATUS_OK) return command_usage_error(command, err);
   return connect_open(command, &options->connect, 1, net);
 }
 
@@ -59,19 +57,20 @@ static bool print_metadata(struct net *net) {
 int command_status(int argc, char **argv) {
   static const char *const health_words[] = {"UNKNOWN", "SERVING", "NOT_SERVING",
                                              "SERVICE_UNKNOWN"};
-  struct status_options options;
+  struct status_options options = {.connect.url = CONNECT_DEFAULT_URL};
   struct net *net = NULL;
   struct error err = {0};
   bool live = false, ready = false, ok = true;
   int serving = 0;
-  if (command_help("usage: fusewire status [--url ADDRESS]\nIs the server live, ready, healthy, "
+  if (command_help("usage: fusewire status [options]\nIs the server live, ready, healthy, "
                    "and what is it?\n\n",
-                   rows, N_STATUS_ROWS, argc, argv)) {
+                   STATUS_ROWS, N_STATUS_ROWS, argc, argv)) {
     return EXIT_ALL_OK;
   }
-  const int code = open_net("status", N_STATUS_ROWS, argc, argv, &options, &net);
+  enum status status = options_parse(STATUS_ROWS, N_STATUS_ROWS, argc, argv, &options, &err);
+  const int code = open_net("status", &options, status, &err, &net);
   if (code != EXIT_ALL_OK) return code;
-  enum status status = oip_server_live(net, &live, &err);
+  status = oip_server_live(net, &live, &err);
   ok &= print_answer("live", status, live, live ? "yes" : "no", &err);
   status = oip_server_ready(net, &ready, &err);
   ok &= print_answer("ready", status, ready, ready ? "yes" : "no", &err);
@@ -140,17 +139,22 @@ static bool print_listed(struct net *net) {
 }
 
 int command_models(int argc, char **argv) {
-  struct status_options options;
+  struct status_options options = {.connect.url = CONNECT_DEFAULT_URL};
   struct net *net = NULL;
+  struct error err = {0};
+  const char *word = NULL;
   bool ok = true;
-  if (command_help("usage: fusewire models [--url ADDRESS] [--model NAME]...\nModels: ready or "
-                   "not, signatures.\n\n",
-                   rows, N_MODELS_ROWS, argc, argv)) {
+  if (command_help("usage: fusewire models [MODEL] [options]\nA model, or all that the server's "
+                   "RepositoryIndex lists: ready or not, signature,\nfusion mode, limits.\n\n",
+                   MODELS_ROWS, N_MODELS_ROWS, argc, argv)) {
     return EXIT_ALL_OK;
   }
-  const int code = open_net("models", N_MODELS_ROWS, argc, argv, &options, &net);
+  const enum status status =
+      options_parse_word(MODELS_ROWS, N_MODELS_ROWS, argc, argv, &options, &word, &err);
+  const int code = open_net("models", &options, status, &err, &net);
   if (code != EXIT_ALL_OK) return code;
-  if (options.models.n == 0) ok = print_listed(net);
+  if (word) ok = print_model(net, word);
+  if (!word && options.models.n == 0) ok = print_listed(net);
   for (int i = 0; i < options.models.n; i++)
     ok &= print_model(net, options.models.items[i]);
   net_close(net);

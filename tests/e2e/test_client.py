@@ -67,6 +67,29 @@ class ClientTest(unittest.TestCase):
             self.assertIn(f"  fusion = {mode}\n", found.stdout)
             self.assertIn(f"  fusion_default = {default or 'o'}", found.stdout)
 
+    def test_the_model_may_be_a_word(self):
+        for arguments in (["models", "block"], ["infer", "--batch", "2", "block"], ["explain", "block", "--tokens", "8"],
+                          ["bench", "block", "--requests", "5", "--quiet"]):
+            done = self.run_client(*arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("tiny", self.run_client("models", "block").stdout)
+        self.assertIn("tiny", self.run_client("models").stdout)
+        for command in ("infer", "bench", "explain"):
+            for arguments, words in (([], "which model?"), (["block", "--model", "tiny"], "'block' beside --model tiny"),
+                                     (["block", "tiny"], "unexpected argument 'tiny'")):
+                done = self.run_client(command, *arguments)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(words, done.stderr)
+        self.assertEqual(self.run_client("status", "block").returncode, 2)
+
+    def test_every_command_explains_itself(self):
+        for command in ("bench", "infer", "status", "models", "explain"):
+            text = self.run_client(command, "--help").stdout
+            for words in (f"usage: fusewire {command} ", "--url ADDRESS", "--token-file FILE", "Exit codes: 0"):
+                self.assertIn(words, text)
+            self.assertNotIn("\\n", text)
+            self.assertLess(max(map(len, text.splitlines())), 112)
+
     # ---- infer -----------------------------------------------------------------------------------
     def test_infer_from_npy_gives_what_triton_gives(self):
         x = np.random.default_rng(1).normal(size=(3, 48)).astype(np.float32)
