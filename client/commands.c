@@ -22,7 +22,8 @@ enum status command_model(const char *word, const char **model, struct error *er
   }
   if (word) *model = word;
   if (*model) return STATUS_OK;
-  return error_set(err, STATUS_INVALID_ARGUMENT, "which model? Its name is missing");
+  return error_set(err, STATUS_INVALID_ARGUMENT,
+                   "which model? Its name is missing: a word, or --model NAME");
 }
 
 int command_usage_error(const char *command, const struct error *err) {

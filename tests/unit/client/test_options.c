@@ -137,10 +137,27 @@ static void bench_refuses_what_does_not_go_together(void **state) {
                    STATUS_INVALID_ARGUMENT);
   assert_int_equal(bench(&o, &err, 6, "--model", "m", "--tokens", "5", "--input-file", "x"),
                    STATUS_INVALID_ARGUMENT);
+  assert_int_equal(bench(&o, &err, 3, "m", "--model", "m"), STATUS_INVALID_ARGUMENT);
+  assert_int_equal(bench(&o, &err, 2, "m", "n"), STATUS_INVALID_ARGUMENT);
+  assert_int_equal(bench(&o, &err, 3, "m", "--ab-compare", "4"), STATUS_INVALID_ARGUMENT);
   assert_int_equal(bench(&o, &err, 4, "--model", "m", "--concurrency", "0"),
                    STATUS_INVALID_ARGUMENT);
   assert_int_equal(bench(&o, &err, 4, "--model", "m", "--tokens", "9..8"), STATUS_INVALID_ARGUMENT);
   assert_int_equal(bench(&o, &err, 4, "--model", "m", "--duration", "0"), STATUS_INVALID_ARGUMENT);
+}
+
+static void a_model_may_stand_anywhere(void **state) {
+  (void)state;
+  struct bench_options o;
+  struct error err;
+  assert_int_equal(bench(&o, &err, 3, "--requests", "5", "m"), STATUS_OK);
+  assert_string_equal(o.model, "m");
+  assert_int_equal(o.compare, 0);
+  assert_int_equal(bench(&o, &err, 4, "m", "--ab", "--requests", "5"), STATUS_OK);
+  assert_string_equal(o.model, "m");
+  assert_int_equal(o.compare, 16);
+  assert_int_equal(bench(&o, &err, 4, "--ab", "--ab-compare", "0", "m"), STATUS_OK);
+  assert_int_equal(o.compare, 0);
 }
 
 int main(void) {
@@ -152,6 +169,7 @@ int main(void) {
       cmocka_unit_test(edit_distance_matches_known_values),
       cmocka_unit_test(bench_works_out_its_sweep),
       cmocka_unit_test(bench_refuses_what_does_not_go_together),
+      cmocka_unit_test(a_model_may_stand_anywhere),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
