@@ -75,7 +75,7 @@ stage_asan() {
 stage_tsan() {
   build_preset tsan concurrent_tests
   TSAN_OPTIONS="halt_on_error=1:ignore_noninstrumented_modules=1:suppressions=$FW_ROOT/tests/tsan.supp" run_ctest tsan tsan \
-    -R '^(unit/(base|obs|sched|net|api|rpc)/|sim/|e2e/(serving|life|health|stream|reload|trace))'
+    -R '^(unit/(base|obs|sched|net|api|rpc)/|sim/|e2e/(ab|serving|life|health|stream|reload|trace))'
 }
 
 # oneDNN changed its C interface between 2.x and 3.x; the file that calls it must build and be right with both.

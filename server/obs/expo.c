@@ -198,15 +198,15 @@ static void memory_family(struct expo *expo) {
   expo_family(expo, "fusewire_model_memory_bytes", "gauge",
               "Memory of a loaded model. weights: as the device keeps them; device host: what is "
               "read in place. arena: what its largest plan needs of each lane's arena, which all "
-              "models share.");
+              "models share. shadows: slots for inputs and outputs (ab.shadow).");
   for (int i = 0; i < n; i++) {
     const struct memory_metrics *m = metrics_registry.memories[i];
-    const _Atomic int64_t *const values[] = {&m->weights, &m->arena};
-    static const char *const kinds[] = {"weights", "arena"};
-    int n_kinds = strcmp(m->device, "host") == 0 ? 1 : 2;
+    bool host = strcmp(m->device, "host") == 0;
+    const _Atomic int64_t *const values[] = {&m->weights, host ? &m->shadows : &m->arena};
+    const char *const kinds[] = {"weights", host ? "shadows" : "arena"};
     expo_escaped(m->model, model, sizeof model);
     expo_escaped(m->version, version, sizeof version);
-    for (int k = 0; k < n_kinds; k++)
+    for (int k = 0; k < 2; k++)
       expo_text(expo,
                 "fusewire_model_memory_bytes{model=\"%s\",version=\"%s\",device=\"%s\",kind="
                 "\"%s\"} %lld\n",

@@ -47,9 +47,6 @@ static double failed(const struct shadow_metrics *m) {
 static double pending(const struct shadow_metrics *m) {
   return (double)m->pending;
 }
-static double bytes(const struct shadow_metrics *m) {
-  return (double)m->bytes;
-}
 static double copy_seconds(const struct shadow_metrics *m) {
   return (double)m->copy_ns / 1e9;
 }
@@ -65,8 +62,6 @@ static const struct family families[] = {
     {"fusewire_shadow_compared_total", "counter", "Shadows that ran and were compared.", compared},
     {"fusewire_shadow_failed_total", "counter", "Shadows whose run failed.", failed},
     {"fusewire_shadow_pending", "gauge", "Shadows that wait, run or are being compared.", pending},
-    {"fusewire_shadow_bytes", "gauge", "Memory that is kept for shadows' inputs and outputs.",
-     bytes},
     {"fusewire_shadow_copy_seconds_total", "counter",
      "Copying sampled requests and their answers, before their batch is answered.", copy_seconds},
     {"fusewire_shadow_compute_seconds_total", "counter", "Running shadows.", compute_seconds},

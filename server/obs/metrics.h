@@ -61,6 +61,7 @@ struct model_metrics {
 struct memory_metrics {
   char model[256], version[32], device[16];
   _Atomic int64_t weights, arena;
+  _Atomic int64_t shadows; // device "host" only: slots of obs/shadow.h
 };
 
 // Why a call of any method was not let in.

@@ -38,7 +38,7 @@ struct shadow_metrics {
   char model[LIMIT_NAME_BYTES], version[32], device[16];
   _Atomic uint64_t sampled, compared, failed, dropped[SHADOW_DROPS];
   _Atomic uint64_t copy_ns, compute_ns; // copying requests and answers; running shadows
-  _Atomic int64_t pending, bytes;       // slots that are in use; memory of all
+  _Atomic int64_t pending, bytes;       // slots that are in use; memory of all slots
   struct shadow_output_metrics outputs[SHADOW_OUTPUTS];
   _Atomic int n_outputs;
 };

@@ -48,6 +48,13 @@ static void slot_free(struct shadow_slot *slot) {
   slot->shadow->free = slot;
 }
 
+static void book(const struct shadow *shadow, int64_t bytes) {
+  const struct model *model = shadow->model;
+  atomic_fetch_add_explicit(&model->shadow.metrics->bytes, bytes, memory_order_relaxed);
+  if (model->host_memory.metrics)
+    atomic_fetch_add_explicit(&model->host_memory.metrics->shadows, bytes, memory_order_relaxed);
+}
+
 enum status shadow_open(const struct backend_ops *backend, struct device *device,
                         struct model *model, struct shadow **out, struct error *err) {
   int n = model->shadow.slots;
@@ -74,16 +81,14 @@ enum status shadow_open(const struct backend_ops *backend, struct device *device
     shadow->slots[i].memory = shadow->memory + (size_t)i * shadow->slot_bytes;
     slot_free(&shadow->slots[i]);
   }
-  atomic_fetch_add_explicit(&model->shadow.metrics->bytes, (int64_t)shadow->bytes,
-                            memory_order_relaxed);
+  book(shadow, (int64_t)shadow->bytes);
   *out = shadow;
   return STATUS_OK;
 }
 
 void shadow_close(struct shadow *shadow) {
   if (!shadow) return;
-  atomic_fetch_sub_explicit(&shadow->model->shadow.metrics->bytes, (int64_t)shadow->bytes,
-                            memory_order_relaxed);
+  book(shadow, -(int64_t)shadow->bytes);
   shadow->backend->host_free(shadow->device, shadow->memory, shadow->bytes);
   free(shadow);
 }

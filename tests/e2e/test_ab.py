@@ -128,6 +128,9 @@ class ShadowTest(unittest.TestCase):
         self.assertTrue(found, (name, labels))
         return sum(found)
 
+    def slots(self, metrics, model="m"):
+        return metrics[f'fusewire_model_memory_bytes{{model="{model}",version="1",device="host",kind="shadows"}}']
+
     def settle(self, daemon, model="m"):
         """The metrics when no shadow is on its way; what must hold then."""
         for _ in range(500):
@@ -181,7 +184,7 @@ class ShadowTest(unittest.TestCase):
             # The plans do not add in the same order, so a shadow that finds nothing has compared nothing.
             self.assertGreater(self.shadow(metrics, "max_relative_l2", output=output), 0)
             self.assertGreater(self.shadow(metrics, "max_abs", output=output), 0)
-        self.assertGreater(self.shadow(metrics, "bytes"), 512 * tiny_bert.HIDDEN * 4 * 2)
+        self.assertEqual(self.slots(metrics), 2 * 512 * (2 * 8 + 2 * 4 + 4 * tiny_bert.HIDDEN * 4))
         self.assertGreater(self.shadow(metrics, "compute_seconds_total"), 0)
         self.assertIn("12 sampled, 12 compared, 0 failed, 0 dropped", listing)
         self.assertRegex(listing, r"shadow last_hidden_state = differs by at most \S+e-0\d .*; 0 of 12 over the alarm")
@@ -249,7 +252,7 @@ class ShadowTest(unittest.TestCase):
                     break
                 time.sleep(0.02)
             self.assertEqual(sum("model_freed" in line for line in daemon.lines), 6)
-            self.assertEqual(self.shadow(daemon.metrics(), "bytes"), 0)
+            self.assertEqual(self.slots(daemon.metrics()), 0)
             client.close()
             daemon.stop()
         self.assertEqual(self.shadow(metrics, "sampled_total"), sum(answers))
