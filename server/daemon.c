@@ -2,6 +2,7 @@
 #include "api/api.h"
 #include "base/log.h"
 #include "descriptors.h"
+#include "drain.h"
 #include "net/net.h"
 #include "notify.h"
 #include "obs/metrics.h"
@@ -11,6 +12,7 @@
 #include "sched/needs.h"
 #include "secrets.h"
 #include "traces.h"
+#include "watch.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -32,15 +34,12 @@ struct daemon {
   struct executor *executors[LIMIT_DEVICES];
   int n_executors;
   struct reloader reloader;
+  struct watch watch;
   pthread_t loader;
   bool loader_started;
   _Atomic int load; // enum load_state
   int64_t started_ns;
 };
-
-// Wakes the main thread out of sigwait: a model did not load, a device was lost, draining has
-// ended.
-#define SIGNAL_WAKE SIGUSR1
 
 static void wake_main(void *arg) {
   (void)arg;
@@ -317,81 +316,39 @@ static bool device_lost(const struct daemon *daemon) {
   return false;
 }
 
-static bool asks_for_the_end(int number) {
-  return number == SIGTERM || number == SIGINT;
-}
-
-// The next signal; 0: it is time to say that we are alive.
-static int next_signal(const sigset_t *signals) {
-  int64_t every_ns = notify_alive_every_ns();
+// The next signal; 0: it is time to see whether all goes on, and to say so.
+static int next_signal(const struct watch *watch, const sigset_t *signals) {
+  int64_t every_ns = notify_alive_every_ns(), watch_ns = watch_every_ns(watch);
+  if (every_ns == 0 || (watch_ns > 0 && watch_ns < every_ns)) every_ns = watch_ns;
   struct timespec every = {every_ns / NS_PER_S, every_ns % NS_PER_S};
   if (every_ns == 0) return sigwaitinfo(signals, NULL);
   int number = sigtimedwait(signals, NULL, &every);
   return number < 0 && errno == EAGAIN ? 0 : number;
 }
 
+static bool goes_on(struct daemon *daemon) {
+  if (atomic_load(&daemon->load) == LOAD_DONE &&
+      !watch_look(&daemon->watch, daemon->executors, daemon->n_executors, clock_now_ns()))
+    return false;
+  return notify_alive_every_ns() > 0 && api_pulse(&daemon->api);
+}
+
 // Until a signal asks for the end (true), or something made going on pointless (false).
 static bool serve(struct daemon *daemon, const sigset_t *signals) {
   for (;;) {
-    int number = next_signal(signals);
-    if (asks_for_the_end(number)) return true;
+    int number = next_signal(&daemon->watch, signals);
+    if (drain_asked(number)) return true;
     if (number == SIGHUP) reloader_ask(&daemon->reloader); // also while the first models load
-    // Whoever waits for answers waits for the loops: a process whose loops hang is not alive.
-    if (number == 0 && api_pulse(&daemon->api)) notify_alive();
+    // Whoever waits for answers waits for the loops and the devices: a process where one of them
+    // hangs is not alive.
+    if (number == 0 && goes_on(daemon)) notify_alive();
     if (atomic_load(&daemon->load) == LOAD_FAILED || device_lost(daemon)) return false;
   }
 }
 
 // ---- down ----
-// Serves on, with health NOT_SERVING, so that load balancers look away before connections close.
-// False: a second signal.
-static bool drain_delay(const struct server_conf *conf, const sigset_t *signals) {
-  int64_t until_ns = clock_now_ns() + conf->drain_delay_ms * NS_PER_MS;
-  for (int64_t left_ns; (left_ns = until_ns - clock_now_ns()) > 0;) {
-    struct timespec left = {left_ns / NS_PER_S, left_ns % NS_PER_S};
-    int number = sigtimedwait(signals, NULL, &left);
-    if (asks_for_the_end(number)) return false;
-  }
-  return true;
-}
-
-struct watcher {
-  struct daemon *daemon;
-  const sigset_t *signals;
-  _Atomic bool done;
-};
-
-// While the main thread waits for the last calls: another signal cuts them off.
-static void *watcher_main(void *arg) {
-  struct watcher *watcher = arg;
-  while (!atomic_load(&watcher->done)) {
-    int number = sigwaitinfo(watcher->signals, NULL);
-    if (!asks_for_the_end(number)) continue;
-    net_drain(watcher->daemon->net, 0);
-    exporter_abandon(watcher->daemon->exporter);
-  }
-  return NULL;
-}
-
-// Returns the number of calls that were cut off. What time is left is for the traces.
-static int drain_network(struct daemon *daemon, const sigset_t *signals, int64_t timeout_ms) {
-  struct watcher watcher = {.daemon = daemon, .signals = signals};
-  pthread_t thread;
-  int64_t until_ns = clock_now_ns() + timeout_ms * NS_PER_MS;
-  bool watching = pthread_create(&thread, NULL, watcher_main, &watcher) == 0;
-  net_drain(daemon->net, timeout_ms);
-  int cut_off = net_join(daemon->net);
-  int64_t flush_ns = clock_now_ns() + daemon->conf->trace_timeout_ms * NS_PER_MS;
-  exporter_flush(daemon->exporter, flush_ns < until_ns ? flush_ns : until_ns);
-  if (watching) {
-    atomic_store(&watcher.done, true);
-    pthread_kill(thread, SIGNAL_WAKE);
-    pthread_join(thread, NULL);
-  }
-  return cut_off;
-}
-
-#define LOADER_END_S 5 // for the step that it is in
+#define LOADER_END_S 5   // for the step that it is in
+#define EXECUTOR_END_S 2 // for the batch that it runs
 
 // A model may take long to bind and cannot be stopped. Everybody has been answered by now, so
 // nothing is lost.
@@ -406,9 +363,18 @@ static void end_loading(struct daemon *daemon, enum exit_code code) {
   _exit(code);
 }
 
-static void tear_down(struct daemon *daemon) {
-  for (int i = 0; i < daemon->n_executors; i++)
-    executor_stop(daemon->executors[i]);
+// A batch cannot be stopped either. Everybody has been answered by now, or cut off.
+static void stop_executors(struct daemon *daemon, enum exit_code code) {
+  for (int i = 0; i < daemon->n_executors; i++) {
+    if (executor_try_stop(daemon->executors[i], EXECUTOR_END_S)) continue;
+    log_error("executor_stuck", "device %d does not end: the process ends without it", i);
+    fflush(NULL);
+    _exit(code);
+  }
+}
+
+static void tear_down(struct daemon *daemon, enum exit_code code) {
+  stop_executors(daemon, code);
   if (daemon->net) net_close(daemon->net);
   exporter_close(daemon->exporter);
   secrets_close(&daemon->secrets);
@@ -424,10 +390,14 @@ static enum exit_code run(struct daemon *daemon, const sigset_t *signals) {
   notify_stopping();
   api_drain(&daemon->api);
   bool lost = device_lost(daemon);
-  bool patient = asked && drain_delay(daemon->conf, signals);
+  bool patient = asked && drain_delay(daemon->conf->drain_delay_ms, signals);
   log_info("draining", "%d connections open", (int)net_connections(daemon->net));
-  int cut_off =
-      drain_network(daemon, signals, patient || lost ? daemon->conf->drain_timeout_ms : 0);
+  struct drain drain = {.net = daemon->net,
+                        .exporter = daemon->exporter,
+                        .signals = signals,
+                        .timeout_ms = patient || lost ? daemon->conf->drain_timeout_ms : 0,
+                        .flush_ms = daemon->conf->trace_timeout_ms};
+  int cut_off = drain_network(&drain);
   if (cut_off > 0) {
     log_warn("cut_off", "%d calls were cut off", cut_off);
     code = EXIT_FAILED;
@@ -473,6 +443,7 @@ enum exit_code daemon_run(const struct server_conf *conf, const struct args *arg
       daemon; // large, and outlives threads that may still load when the process ends
   daemon = (struct daemon){.conf = conf, .parts = {.conf = conf}, .started_ns = clock_now_ns()};
   daemon.reloader.args = args;
+  daemon.watch = (struct watch){.api = &daemon.api, .limit_ns = conf->stuck_after_ms * NS_PER_MS};
   sigset_t signals;
   take_signals(&signals);
   notify_open();
@@ -490,7 +461,7 @@ enum exit_code daemon_run(const struct server_conf *conf, const struct args *arg
     code = fail(&err, status == STATUS_INVALID_ARGUMENT ? EXIT_BAD_INPUT : EXIT_FAILED);
   else
     code = run(&daemon, &signals);
-  tear_down(&daemon);
+  tear_down(&daemon, code);
   if (code == EXIT_GOOD) log_info("ended", "in good order");
   return code;
 }

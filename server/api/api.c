@@ -110,8 +110,12 @@ void api_drain(struct api *api) {
   api_changed(api);
 }
 
+void api_stuck(struct api *api, bool stuck) {
+  if (atomic_exchange(&api->stuck, stuck) != stuck) api_changed(api);
+}
+
 bool api_ready(const struct api *api) {
-  if (atomic_load(&api->state) != API_SERVING) return false;
+  if (atomic_load(&api->state) != API_SERVING || atomic_load(&api->stuck)) return false;
   for (int i = 0; i < api->n_executors; i++)
     if (executor_lost(api->executors[i])) return false;
   return true;

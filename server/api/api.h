@@ -54,6 +54,7 @@ struct api {
   struct wake *wakes[LIMIT_LOOPS]; // api_connect
   struct api_loop loops[LIMIT_LOOPS];
   struct registry *registry;
+  _Atomic bool stuck;
   struct executor *executors[LIMIT_DEVICES]; // set before state leaves LOADING
   int n_executors;
   struct request_pool *pools[LIMIT_LOOPS];
@@ -85,8 +86,10 @@ void api_job_done(struct api *api, struct api_job *job);
 // The executors exist and every model is loaded: serve. Control thread, once.
 void api_serve(struct api *api, struct executor *const *executors, int n_executors,
                const char *device);
-void api_drain(struct api *api);       // health turns NOT_SERVING. Any thread.
-bool api_ready(const struct api *api); // SERVING, and no device is lost. Any thread.
+void api_drain(struct api *api);             // health turns NOT_SERVING. Any thread.
+void api_stuck(struct api *api, bool stuck); // a device hangs, or none does any more. Any thread.
+// SERVING, and no device is lost or hangs. Any thread.
+bool api_ready(const struct api *api);
 // net_options.reap: answers the requests that the executors have finished for this loop.
 void api_reap(struct rpc *rpc, int loop, void *app);
 bool api_busy(int loop, void *app); // net_options.busy: executors have requests of this loop

@@ -463,6 +463,15 @@ bool core_idle(const struct core *core) {
   return core->queues.n_waiting == 0 && !any_busy && !shadow_pending(&core->shadows);
 }
 
+int64_t core_oldest_ns(const struct core *core) {
+  int64_t oldest_ns = 0;
+  for (int i = 0; i < core->n_works; i++) {
+    const struct work *work = &core->works[i];
+    if (work->busy && (oldest_ns == 0 || work->began_ns < oldest_ns)) oldest_ns = work->began_ns;
+  }
+  return oldest_ns;
+}
+
 bool core_lost(const struct core *core) {
   return atomic_load_explicit(&core->lost, memory_order_relaxed);
 }

@@ -49,8 +49,9 @@ void core_sweep(struct core *core, int64_t now_ns);
 // the latest (even if nothing is added): a time that has passed means at once, CLOCK_NEVER that
 // there is nothing to wait for; within PACE_AWAKE_NS, as soon as may be, without sleeping.
 int64_t core_step(struct core *core, int64_t now_ns);
-void core_hurry(struct core *core);      // from now on no batch waits for company
-bool core_idle(const struct core *core); // nothing waits, nothing runs
+void core_hurry(struct core *core);              // from now on no batch waits for company
+bool core_idle(const struct core *core);         // nothing waits, nothing runs
+int64_t core_oldest_ns(const struct core *core); // when what runs longest began; 0: nothing runs
 bool core_lost(const struct core *core); // the device is gone: everything fails UNAVAILABLE from
                                          // here on. Any thread.
 

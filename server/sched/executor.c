@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <time.h>
 
 // One loop's side. NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): keeps writers apart
 struct port {
@@ -35,6 +36,10 @@ struct executor {
   _Atomic bool stopping, cancels;
   struct job *_Atomic job; // NULL: none
   _Atomic int32_t queued;
+  _Atomic uint64_t finished; // requests and jobs
+  _Atomic int64_t oldest_ns; // core_oldest_ns
+  uint64_t seen_finished;    // executor_stuck_ns
+  int64_t seen_ns;
   bool stopped;
 };
 
@@ -44,6 +49,7 @@ static void request_done(void *arg, struct request *request) {
   bool pushed = ring_push(&port->done, request);
   FW_ASSERT(pushed); // see the file's head
   port->finished = true;
+  atomic_fetch_add_explicit(&executor->finished, 1, memory_order_relaxed);
   atomic_fetch_sub_explicit(&executor->queued, 1, memory_order_relaxed);
 }
 
@@ -88,6 +94,7 @@ struct job {
 static void run_job(struct executor *executor) {
   struct job *job = atomic_load_explicit(&executor->job, memory_order_acquire);
   if (!job || !job->run(executor->core, job->arg)) return;
+  atomic_fetch_add_explicit(&executor->finished, 1, memory_order_relaxed);
   atomic_store_explicit(&executor->job, NULL, memory_order_relaxed);
   atomic_store_explicit(&job->done, true, memory_order_release); // from here on it is not ours
   wake_signal(&executor->opened);
@@ -128,6 +135,7 @@ static void wait_until(struct executor *executor, int64_t now_ns, int64_t until_
 static void *executor_main(void *arg) {
   struct executor *executor = arg;
   prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
+  prctl(PR_SET_NAME, "executor");
   executor->warm_status = warm_all(executor);
   atomic_store(&executor->warm, true);
   wake_signal(&executor->opened);
@@ -142,6 +150,8 @@ static void *executor_main(void *arg) {
     if (atomic_exchange_explicit(&executor->cancels, false, memory_order_acquire))
       core_sweep(executor->core, now_ns);
     int64_t until_ns = core_step(executor->core, now_ns);
+    atomic_store_explicit(&executor->oldest_ns, core_oldest_ns(executor->core),
+                          memory_order_relaxed);
     wake_loops(executor);
     run_job(executor);
     if (!told && core_lost(executor->core)) {
@@ -279,6 +289,30 @@ int32_t executor_queued(const struct executor *executor) {
 
 bool executor_lost(const struct executor *executor) {
   return core_lost(executor->core);
+}
+
+int64_t executor_stuck_ns(struct executor *executor, int64_t now_ns) {
+  uint64_t finished = atomic_load_explicit(&executor->finished, memory_order_relaxed);
+  bool busy = executor_queued(executor) > 0 ||
+              atomic_load_explicit(&executor->job, memory_order_relaxed) != NULL;
+  if (!busy || finished != executor->seen_finished || executor->seen_ns == 0) {
+    executor->seen_finished = finished;
+    executor->seen_ns = now_ns;
+  }
+  int64_t oldest_ns = atomic_load_explicit(&executor->oldest_ns, memory_order_relaxed);
+  if (oldest_ns == 0 || oldest_ns > executor->seen_ns) oldest_ns = executor->seen_ns;
+  return now_ns - oldest_ns;
+}
+
+bool executor_try_stop(struct executor *executor, int seconds) {
+  struct timespec until = {0};
+  if (executor->stopped) return true;
+  atomic_store(&executor->stopping, true);
+  wake_signal(&executor->wake);
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += seconds;
+  executor->stopped = pthread_timedjoin_np(executor->thread, NULL, &until) == 0;
+  return executor->stopped;
 }
 
 void executor_stop(struct executor *executor) {

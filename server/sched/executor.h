@@ -50,9 +50,14 @@ MUST_USE enum status executor_admit(struct executor *executor, const struct mode
 void executor_forget(struct executor *executor, const struct model *model);
 int32_t executor_queued(const struct executor *executor); // requests waiting or running; any thread
 bool executor_lost(const struct executor *executor);      // the device is gone; any thread
+// For how long it has had something to do and has finished nothing, or one batch has been running,
+// as far as the last look tells. One thread.
+int64_t executor_stuck_ns(struct executor *executor, int64_t now_ns);
 // Finish what was submitted, then end the thread. Control thread; submit must not be called any
 // more.
 void executor_stop(struct executor *executor);
+// As executor_stop, if that takes no longer than `seconds`. False: its thread runs on.
+bool executor_try_stop(struct executor *executor, int seconds);
 void executor_close(struct executor *executor);
 
 #endif

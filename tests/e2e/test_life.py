@@ -10,7 +10,7 @@ import time
 import unittest
 
 import grpc
-from harness import device, h2_frames as h2
+from harness import device, freeze, h2_frames as h2
 from harness import protobuf_bytes as pb, safetensors_file, tiny_bert
 from harness.daemon import Daemon, daemon_path, sanitized
 from harness.run import ROOT
@@ -515,6 +515,66 @@ class LifeTest(unittest.TestCase):
                 wait_for("READY=1")
                 daemon.signal()
                 wait_for("STOPPING=1")
+
+    def test_a_device_that_hangs_is_told_by_health_and_starves_the_watchdog(self):
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+            supervisor.bind(f"{folder}/notify")
+            environment = {**os.environ, "NOTIFY_SOCKET": f"{folder}/notify", "WATCHDOG_USEC": "200000"}
+            daemon = Daemon([f"{MODELS}/block.yaml"], {"device": {"stuck_after": 500}}, environment=environment).start()
+            self.addCleanup(daemon.kill)
+
+            def heard(seconds, enough):
+                """What the supervisor hears until `enough`, or for so long."""
+                words, end = [], time.monotonic() + seconds
+                while not enough(words) and (left := end - time.monotonic()) > 0:
+                    supervisor.settimeout(left)
+                    try:
+                        words.append(supervisor.recv(1000))
+                    except TimeoutError:
+                        break
+                return words
+
+            def alive(words):
+                return b"WATCHDOG=1\n" in words
+
+            executor = freeze.thread_named(daemon.process.pid, "executor")
+            frozen = freeze.Frozen(executor)
+            self.addCleanup(frozen.__exit__)
+            with Client(daemon) as client:
+                watch = client.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+                self.assertEqual(next(watch), SERVING)
+                client.infer(block_request(), timeout=30)
+                try:
+                    frozen.__enter__()
+                except PermissionError as error:
+                    daemon.stop()
+                    self.skipTest(str(error))
+                time.sleep(0.8)  # nothing to do is no hanging
+                heard(0.01, lambda _: False)
+                self.assertTrue(alive(heard(10, alive)))
+                self.assertEqual(client.health(b""), SERVING)
+                began = time.monotonic()
+                call = client.infer.future(block_request(), timeout=120)
+                self.assertEqual(next(watch), NOT_SERVING)
+                self.assertGreaterEqual(time.monotonic() - began, 0.4)
+                heard(0.01, lambda _: False)
+                self.assertEqual(heard(0.6, alive), [])
+                self.assertEqual(daemon.http("/v2/health/ready")[0], 503)
+                self.assertFalse(call.done())
+                frozen.__exit__()
+                self.assertTrue(call.result())
+                self.assertEqual(next(watch), SERVING)
+                self.assertTrue(alive(heard(10, alive)))
+                self.assertIn("executor_stuck", daemon.log())
+                with freeze.Frozen(executor) as frozen:  # and it cannot hold the end up either
+                    call = client.infer.future(block_request(), timeout=120)
+                    self.assertEqual(next(watch), NOT_SERVING)
+                    daemon.signal()
+                    self.assertTrue(heard(30, lambda words: b"STOPPING=1\n" in words))
+                    daemon.signal()
+                    self.assertEqual(call.code(), Code.UNAVAILABLE)
+                    self.assertTrue(frozen.wait_end(30), daemon.log())
+                self.assertEqual(daemon.wait(30), 1, daemon.log())
 
     def test_an_aborted_scrape_is_no_sigpipe(self):
         daemon = self.start()

@@ -13,6 +13,7 @@
 #include "sched/needs.h"
 #include "sched/request.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,9 @@ struct device {
   int64_t free_ns;        // when the last of them ends
   enum status run_status; // what run returns
   bool lost;              // poll says so from now on
+  _Atomic bool hangs;     // run does not return
+  int hanging_run;        // poll never says yes to this one of n_runs, while `hangs`
+  _Atomic bool hung;      // it was asked for
   int fail_call;          // the nth call of prepare, run or poll from now on fails; 0: none
   bool fail_sticky;       // and the device is lost with it
   int32_t max_rows;
@@ -45,7 +49,7 @@ struct lane {
   struct device *device;
   int64_t *ids, *bias, *tokens, *sums; // [max_rows], bias and sums [max_rows * 2]
   int64_t done_ns, ran_ns;
-  bool submitted;
+  bool submitted, hangs;
 };
 
 static struct device fake_device;
@@ -123,6 +127,9 @@ static enum status fake_run(struct lane *lane, const struct bound_plan *bound,
   struct device *device = lane->device;
   int64_t adds = bound && bound->mode == FUSION_OFF ? device->unfused_adds : 0;
   device->n_runs++;
+  lane->hangs = device->n_runs == device->hanging_run;
+  while (!device->caps.async && atomic_load(&device->hangs))
+    sched_yield();
   if (device->lost) return STATUS_UNAVAILABLE;
   if (fake_fails(device)) return device->lost ? STATUS_UNAVAILABLE : STATUS_INTERNAL;
   if (device->run_status != STATUS_OK) return device->run_status;
@@ -152,6 +159,10 @@ static int fake_poll(struct lane *lane, struct lane_times *times) {
   if (fake_fails(lane->device)) lane->device->lost = true;
   if (lane->device->lost) return -1;
   if (lane->device->caps.async && lane->device->now_ns < lane->done_ns) return 0;
+  if (lane->hangs && atomic_load(&lane->device->hangs)) {
+    atomic_store(&lane->device->hung, true);
+    return 0;
+  }
   *times = (struct lane_times){.copy_in_ns = 100,
                                .compute_ns = lane->ran_ns > 0 ? lane->ran_ns : lane->device->run_ns,
                                .copy_out_ns = 200};

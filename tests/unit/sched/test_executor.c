@@ -113,6 +113,68 @@ static void a_full_queue_refuses(void **state) {
     assert_int_equal(answer(0), STATUS_OK);
 }
 
+// Time is the test's: only what the executor does is real.
+static int64_t stuck_at(int d, int64_t now_ns) {
+  return executor_stuck_ns(executors[d], now_ns);
+}
+
+static void a_device_that_hangs_is_seen(void **state) {
+  (void)state;
+  int64_t now_ns = clock_now_ns();
+  assert_int_equal(stuck_at(0, now_ns), 0);
+  assert_int_equal(stuck_at(0, now_ns += NS_PER_S), 0); // nothing to do
+  atomic_store(&devices[0].hangs, true);
+  assert_true(submit(0, 0));
+  assert_true(submit(0, 1));
+  assert_int_equal(stuck_at(0, now_ns), 0);
+  assert_int_equal(stuck_at(0, now_ns += NS_PER_S), NS_PER_S);
+  assert_int_equal(stuck_at(0, now_ns += NS_PER_S), 2 * NS_PER_S);
+  assert_int_equal(stuck_at(1, now_ns), 0); // the other one does not
+  assert_false(executor_try_stop(executors[0], 0));
+  atomic_store(&devices[0].hangs, false);
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(answer(0), STATUS_OK);
+  assert_int_equal(stuck_at(0, now_ns += NS_PER_S), 0);
+  assert_true(executor_try_stop(executors[0], 60));
+}
+
+static void a_batch_that_never_ends_is_seen_beside_others_that_do(void **state) {
+  (void)state;
+  struct device device;
+  struct executor *executor;
+  device_make(&device);
+  device.caps.async = true;
+  struct executor_options options = {.backend = &fake_backend,
+                                     .device = &device,
+                                     .n_loops = 1,
+                                     .loop_wakes = {&loop_wake},
+                                     .queue_requests = N,
+                                     .lanes = 2,
+                                     .max_tokens = 64,
+                                     .max_seqs = 64,
+                                     .models = &model,
+                                     .n_models = 1};
+  assert_int_equal(executor_open(&options, &executor, NULL), STATUS_OK);
+  struct executor *first = executors[0];
+  executors[0] = executor;
+  int64_t began_ns = clock_now_ns();
+  device.hanging_run = device.n_runs + 1;
+  atomic_store(&device.hangs, true);
+  assert_true(submit(0, 0));
+  while (!atomic_load(&device.hung))
+    sched_yield();
+  assert_true(submit(0, 1));
+  assert_int_equal(answer(0), STATUS_OK); // one of them, on the other lane
+  int64_t ended_ns = clock_now_ns();
+  assert_in_range(executor_stuck_ns(executor, ended_ns), 1, ended_ns - began_ns);
+  assert_in_range(executor_stuck_ns(executor, ended_ns + NS_PER_S), NS_PER_S + 1,
+                  NS_PER_S + ended_ns - began_ns);
+  atomic_store(&device.hangs, false);
+  assert_int_equal(answer(0), STATUS_OK);
+  executors[0] = first;
+  executor_close(executor);
+}
+
 static void a_lost_device_leaves_the_other_one_serving(void **state) {
   (void)state;
   devices[0].lost = true;
@@ -189,6 +251,9 @@ static void a_model_that_fails_its_first_batch_is_an_error_to_open(void **state)
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(every_model_and_mode_is_warmed, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_device_that_hangs_is_seen, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_batch_that_never_ends_is_seen_beside_others_that_do, set_up,
+                                      tear_down),
       cmocka_unit_test_setup_teardown(requests_come_back, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_full_queue_refuses, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_lost_device_leaves_the_other_one_serving, set_up,
