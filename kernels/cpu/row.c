@@ -139,6 +139,10 @@ bool row_prepare(struct row_kernel *out, const struct row_program *program, bool
   return true;
 }
 
+size_t row_before_floats(const struct row_kernel *kernel) {
+  return (size_t)kernel->block_rows * (size_t)((kernel->program.cols + 15) & ~15);
+}
+
 size_t row_scratch_bytes(const struct row_kernel *kernel) {
   if (!kernel->registers) return sizeof(float);
   size_t floats = (size_t)kernel->block_rows * (size_t)((kernel->block_cols + 15) & ~15);

@@ -105,6 +105,17 @@ struct row_kernel {
 bool row_prepare(struct row_kernel *out, const struct row_program *program, bool overlap);
 size_t row_scratch_bytes(const struct row_kernel *kernel); // of one call
 
+// A program over token rows whose one output, fp32, is pooled as it is made.
+struct row_before {
+  const struct row_kernel *kernel;
+  const struct view *inputs; // at token 0; index operands too
+  int n_inputs;              // with index operands
+  const int64_t *table_rows; // [n_inputs]
+  float *rows;               // row_before_floats
+  float *scratch;            // row_scratch_bytes
+};
+size_t row_before_floats(const struct row_kernel *kernel);
+
 struct row_call {
   // IN_FULL, IN_PER_ROW: data of row `row0`; index operands of gathers likewise; tables, pooled
   // inputs, IN_PER_COL and IN_SCALAR: their first row.
@@ -115,6 +126,7 @@ struct row_call {
   const struct batch_geometry *geometry; // pools and positions
   float *scratch;                        // row_scratch_bytes, 64-byte aligned
   int32_t n_cols;                        // of an element-wise program: the first so many; 0: all
+  const struct row_before *before;       // makes the rows of the pooled input whose data is NULL
 };
 
 #endif

@@ -32,7 +32,10 @@ static bool is_written(const struct fact_plan *plan, int32_t producer, int32_t t
 
 static bool reads_first_rows(const struct step *step, const struct operand *operand) {
   ptrdiff_t i = operand - step->in;
-  return step->kind == STEP_ROW && i < step->row.n_inputs && step->row.inputs[i].cls == IN_POOL_CLS;
+  const struct row_input *input = step_row_input(step, i);
+  return input && (input->cls == IN_POOL_CLS ||
+                   (operand->rows == ROWS_TOKENS && step_row_space(step, i) == ROWS_SEQS &&
+                    i >= step->row.n_inputs));
 }
 
 // Did an earlier edge of this tensor count the read by this kernel?

@@ -39,6 +39,9 @@ static void dump_place(struct text *text, const struct operand *operand) {
   case PLACE_POSITIONS:
     text_add(text, "positions");
     return;
+  case PLACE_STEP:
+    text_add(text, "hand");
+    return;
   case PLACE_WEIGHT:
     text_add(text, "weight");
     for (int i = 0; i < operand->n_parts; i++)
@@ -165,6 +168,11 @@ static void dump_step(struct text *text, const struct graph *graph, const struct
   for (int i = 0; i < step->n_out; i++) {
     text_add(text, "      out%d ", i);
     dump_operand(text, graph, &step->out[i]);
+  }
+  if (step->kind == STEP_ROW && step->before.n_insts > 0) {
+    text_add(text, "      what is at hand is made from in%d on, as in0 of the program before:\n",
+             step->before_in);
+    dump_row_program(text, &step->before);
   }
   if (step->kind == STEP_ROW)
     dump_row_program(text, &step->row);

@@ -149,7 +149,8 @@ static int64_t weight_bytes(const struct step *step, int i) {
 }
 
 static bool is_table(const struct step *step, int i) {
-  return step->kind == STEP_ROW && i < step->row.n_inputs && step->row.inputs[i].cls == IN_GATHER;
+  const struct row_input *input = step_row_input(step, i);
+  return input && input->cls == IN_GATHER;
 }
 
 static bool region_of(const struct walker *w, const struct operand *o, int64_t weight, int arena,
@@ -206,8 +207,9 @@ static void walk_part(struct cache *c, const struct region *r, double from, doub
 
 static void gather(struct walker *w, const struct step *step, int i) {
   // rows anywhere in a table: taken as not cached
-  w->cache.steps[w->cache.step].now.read +=
-      (double)rows_of(w, step->rows) * step->in[i].cols * (double)dtype_bytes(step->in[i].dtype);
+  w->cache.steps[w->cache.step].now.read += (double)rows_of(w, step_row_space(step, i)) *
+                                            step->in[i].cols *
+                                            (double)dtype_bytes(step->in[i].dtype);
 }
 
 static int step_regions(struct walker *w, const struct step *step, int arena,

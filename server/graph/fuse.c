@@ -295,14 +295,12 @@ bool planner_is_written(const struct planner *planner, int32_t tensor, int32_t a
   return false;
 }
 
-bool planner_row_program(const struct planner *planner, const struct group *group,
-                         const struct group *other, struct row_builder *builder,
-                         struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
-                         int *n_index) {
+// The nodes of both groups whose rows are of one kind, in graph order.
+static void lower_nodes(const struct planner *planner, const struct group *group,
+                        const struct group *other, enum row_kind rows,
+                        struct row_builder *builder) {
   int32_t a = (int32_t)(group - planner->groups),
           b = other ? (int32_t)(other - planner->groups) : a;
-  int32_t cols = other && !group->cols_fixed ? other->cols : group->cols;
-  row_builder_init(builder, planner->graph, group->rows, cols);
   int32_t left = group->head, right = other ? other->head : -1;
   while ((left >= 0 || right >= 0) && !builder->refused) {
     bool take_left = right < 0 || (left >= 0 && left < right);
@@ -312,10 +310,51 @@ bool planner_row_program(const struct planner *planner, const struct group *grou
     else
       right = planner->next[right];
     const struct node *node = &planner->nodes[index];
+    if (planner->graph->tensors[node->out].rows != rows) continue;
     row_builder_node(builder, node);
     if (planner_is_written(planner, node->out, a, b)) row_builder_store(builder, node->out);
   }
+}
+
+bool planner_row_program(const struct planner *planner, const struct group *group,
+                         const struct group *other, struct row_builder *builder,
+                         struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
+                         int *n_index) {
+  int32_t cols = other && !group->cols_fixed ? other->cols : group->cols;
+  row_builder_init(builder, planner->graph, group->rows, cols);
+  lower_nodes(planner, group, other, group->rows, builder);
   return row_builder_finish(builder, out, index_tensors, n_index);
+}
+
+// The tensor of token rows that a node of the group pools and another one makes; -1: none.
+static int32_t pooled_inside(const struct planner *planner, const struct group *group,
+                             const struct group *maker) {
+  for (int32_t n = group->head; n >= 0; n = planner->next[n]) {
+    const struct node *node = &planner->nodes[n];
+    int32_t producer = planner->producer[node->in[0]];
+    if (node->op == OP_POOL && producer >= 0 &&
+        &planner->groups[planner->group_of[producer]] == maker)
+      return node->in[0];
+  }
+  return -1;
+}
+
+bool planner_before_program(const struct planner *planner, const struct group *group,
+                            const struct group *other, struct row_builder *builder,
+                            struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
+                            int *n_index) {
+  int32_t pooled = pooled_inside(planner, group, other ? other : group);
+  *out = (struct row_program){0};
+  *n_index = 0;
+  builder->refused = NULL;
+  if (group->rows != ROWS_SEQS || pooled < 0) return true;
+  int32_t cols = planner->graph->tensors[pooled].cols;
+  row_builder_init(builder, planner->graph, ROWS_TOKENS, cols);
+  lower_nodes(planner, group, other, ROWS_TOKENS, builder);
+  row_builder_store(builder, pooled);
+  if (!row_builder_finish(builder, out, index_tensors, n_index)) return false;
+  out->output_dtype[0] = DTYPE_F32; // it stays in the step
+  return true;
 }
 
 // Is there a way from group `from` to group `to` through a third group? Depth first over groups.
@@ -340,13 +379,68 @@ static bool has_detour(struct planner *planner, int32_t from, int32_t to) {
   return false;
 }
 
+static const char *const WHY_POOLED =
+    "pooling reads all tokens of a sequence: they must be in memory";
+
+// Operands of the program that makes what the group pools.
+static int operands_before(const struct planner *planner, const struct group *group) {
+  struct row_builder builder;
+  struct row_program program;
+  int32_t index_tensors[ROW_MAX_INPUTS];
+  int n_index;
+  if (!planner_before_program(planner, group, NULL, &builder, &program, index_tensors, &n_index))
+    return 0;
+  return program.n_inputs + n_index;
+}
+
+static int operands_inside(const struct planner *planner, const struct group *a,
+                           const struct group *b) {
+  struct row_builder builder;
+  struct row_program program;
+  int32_t index_tensors[ROW_MAX_INPUTS];
+  int n_index, n = 0;
+  if (!planner_row_program(planner, b, NULL, &builder, &program, index_tensors, &n_index))
+    return STEP_MAX_IN + 1;
+  n += program.n_inputs + n_index;
+  if (!planner_before_program(planner, b, a, &builder, &program, index_tensors, &n_index))
+    return STEP_MAX_IN + 1;
+  return n + program.n_inputs + n_index;
+}
+
+// Work on token rows, and what pools its result: why one kernel should not do both.
+static const char *pool_refusal(struct planner *planner, const struct group *a,
+                                const struct group *b) {
+  const char *why;
+  int32_t pooled =
+      b->rows == ROWS_SEQS && a->rows == ROWS_TOKENS ? pooled_inside(planner, b, a) : -1;
+  if (pooled < 0 || !planner->caps->pool_before) return WHY_POOLED;
+  if (pooled_inside(planner, b, b) >= 0) return "what another pooling reads is made there already";
+  if (sole_reader(planner, pooled, &why) < 0) return "what is pooled has other readers";
+  if (a->cols != planner->graph->tensors[pooled].cols)
+    return "the rows have different numbers of columns";
+  for (int32_t n = a->head; n >= 0; n = planner->next[n]) {
+    const struct node *node = &planner->nodes[n];
+    if (node->out != pooled &&
+        planner_is_written(planner, node->out, planner->group_of[n], planner->group_of[n]))
+      return "others read what is made on the way to it";
+    for (int i = 0; i < node->n_in; i++)
+      if (planner_stays_in_tile(planner, node->in[i]) &&
+          planner->group_of[planner->producer[node->in[i]]] != planner->group_of[n])
+        return "its rows are made from a tile in cache, and the tile would be written in their "
+               "place";
+  }
+  if (a->n_nodes + b->n_nodes > STEP_MAX_NODES || operands_inside(planner, a, b) > STEP_MAX_IN)
+    return WHY_NODES;
+  return NULL;
+}
+
 static const char *merge_refusal(struct planner *planner, int32_t first, int32_t second) {
   const struct group *a = &planner->groups[first], *b = &planner->groups[second];
   if (a->kind == GROUP_ATTENTION) return "attention works by sequence and head, not by whole rows";
   if (b->kind == GROUP_LINEAR) return "a product reads its operands from memory";
   if (b->kind == GROUP_ATTENTION) return "attention reads the keys and values of whole sequences";
   if (a->kind != GROUP_ROW) return NULL; // a product's reason is known from its epilogue
-  if (a->rows != b->rows) return "pooling reads all tokens of a sequence: they must be in memory";
+  if (a->rows != b->rows) return pool_refusal(planner, a, b);
   if (a->cols_fixed && b->cols_fixed && a->cols != b->cols)
     return "the rows have different numbers of columns";
   if (a->n_nodes + b->n_nodes > STEP_MAX_NODES) return WHY_NODES;
@@ -357,6 +451,9 @@ static const char *merge_refusal(struct planner *planner, int32_t first, int32_t
   int n_index;
   if (!planner_row_program(planner, a, b, &builder, &program, index_tensors, &n_index))
     return builder.refused;
+  int before_a = operands_before(planner, a), before_b = operands_before(planner, b);
+  if (before_a && before_b) return "each makes the rows that it pools";
+  if (program.n_inputs + n_index + before_a + before_b > STEP_MAX_IN) return WHY_NODES;
   return planner->mode == FUSION_AUTO ? planner_merge_worth(planner, a, b) : NULL;
 }
 
@@ -379,6 +476,10 @@ static void merge_producers(struct planner *planner, int32_t index) {
     if (why && !*kept) *kept = why; // a product's epilogue may have said it better
     if (why || planner->groups[first].kind != GROUP_ROW) continue;
     struct group *a = &planner->groups[first], *b = &planner->groups[second];
+    if (a->rows != b->rows) { // what is pooled is made inside the pooling
+      group_absorb(planner, second, first);
+      continue;
+    }
     if (!a->cols_fixed) {
       a->cols = b->cols;
       a->cols_fixed = b->cols_fixed;

@@ -82,7 +82,8 @@ static int32_t count_buffers(const struct planner *planner) {
 }
 
 static bool lies_in_memory(const struct operand *operand) {
-  return operand->place != PLACE_WEIGHT && operand->place != PLACE_POSITIONS;
+  return operand->place != PLACE_WEIGHT && operand->place != PLACE_POSITIONS &&
+         operand->place != PLACE_STEP;
 }
 
 static void find_lifetimes(struct planner *planner) {

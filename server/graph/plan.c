@@ -20,6 +20,26 @@ const char *step_kind_name(enum step_kind kind) {
   return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "invalid";
 }
 
+const struct row_input *step_row_input(const struct step *step, int i) {
+  if (step->kind != STEP_ROW) return NULL;
+  if (step->before.n_insts > 0 && i >= step->before_in) {
+    int at = i - step->before_in;
+    return at < step->before.n_inputs ? &step->before.inputs[at] : NULL;
+  }
+  return i < step->row.n_inputs ? &step->row.inputs[i] : NULL;
+}
+
+enum row_kind step_before_rows(const struct step *step) {
+  for (int i = 0; i < step->row.n_inputs; i++)
+    if (step->in[i].place == PLACE_STEP && step->row.inputs[i].cls == IN_POOL_CLS) return ROWS_SEQS;
+  return ROWS_TOKENS;
+}
+
+enum row_kind step_row_space(const struct step *step, int i) {
+  bool before = step->before.n_insts > 0 && i >= step->before_in;
+  return before ? step_before_rows(step) : step->rows;
+}
+
 // ---- what may be planned ----
 static enum status check_output(const struct graph *graph, int index, struct error *err) {
   int32_t tensor = graph->outputs[index];

@@ -25,6 +25,7 @@ struct plan_caps {
   // Element-wise row programs that products, and fused attentions, run on each piece of their
   // result before it is written (step.finish).
   bool product_finish, attention_finish;
+  bool pool_before; // row programs that pool rows which another program makes, as it makes them
   bool dtype_ok[DTYPE_COUNT];
   struct device_rates rates;        // for the cost model; .copy 0: the defaults (graph/rates.h)
   const struct shape_table *shapes; // measured on this device; NULL: none. Read by plan_build alone
@@ -38,6 +39,7 @@ enum place_kind {
                    // (chain-internal)
   PLACE_WEIGHT,    // weights [n_parts], concatenated by rows (QKV products: three weights as one)
   PLACE_POSITIONS, // batch_geometry.positions
+  PLACE_STEP,      // nowhere: the step makes it (step.before), some rows at a time
 };
 #define OPERAND_PARTS 4
 // Buffers (not slices) begin at multiples of 64 bytes in the arena and in the tile scratch. A TILE
@@ -139,6 +141,8 @@ struct cost {
 //   follow (in[index_operand],
 //                 cols 1, int32 or int64). out[i] is the program's output i. The iteration space is
 //                 `rows`.
+//                 With a `before`: its inputs and then its index operands are in[before_in ..), by
+//                 themselves; its one output is what the input that is in PLACE_STEP pools.
 //   STEP_LINEAR   in[0] x, in[1] weight, then the epilogue's operands; out[0] y. A weight of
 //   several parts is the parts'
 //                 rows one after another ([sum n, k]; a bias: their columns). A node's own bias is
@@ -169,9 +173,12 @@ struct step {
                   //   never shared between tensors that one chain touches, so tiles may run in any
                   //   order.
   struct operand in[STEP_MAX_IN], out[STEP_MAX_OUT];
-  uint8_t finish_in;
+  uint8_t finish_in, before_in;
   union {
-    struct row_program row;
+    struct {
+      struct row_program row;
+      struct row_program before; // over the tokens of what `row` pools; no instructions: none
+    };
     struct {
       union {
         struct linear_problem linear;
@@ -200,6 +207,13 @@ struct decision {
   struct kernel_work first, second, both;
   struct cost apart_cost, fused_cost; // for plan.batch; decision_cost for others
 };
+
+// The program's input that operand i of a row step is; NULL: an index operand, or no row step.
+const struct row_input *step_row_input(const struct step *step, int i);
+// The rows that operand i of a row step, if it is a table, is gathered for.
+enum row_kind step_row_space(const struct step *step, int i);
+// The rows of `before` that are made: all tokens, or one of each sequence.
+enum row_kind step_before_rows(const struct step *step);
 
 struct plan_limits {
   int32_t max_tokens, max_seqs, max_seqlen; // the largest batch; arena offsets are for it

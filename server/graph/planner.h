@@ -97,6 +97,12 @@ void planner_add_finish(struct planner *planner, int32_t group);
 // The program of those nodes. False: builder->refused says why.
 bool planner_finish_program(const struct planner *planner, const struct group *group,
                             struct row_builder *builder, struct row_program *out);
+// Of a group whose rows are sequences: the program of its nodes whose rows are tokens, which makes
+// what the group pools. No nodes of that kind: no instructions. False: builder->refused says why.
+bool planner_before_program(const struct planner *planner, const struct group *group,
+                            const struct group *other, struct row_builder *builder,
+                            struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
+                            int *n_index);
 bool planner_is_written(const struct planner *planner, int32_t tensor, int32_t a, int32_t b);
 
 struct node_set;

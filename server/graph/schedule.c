@@ -54,7 +54,9 @@ static const char *fused_reason(const struct planner *planner, int32_t producer,
   if (group->kind == GROUP_ATTENTION)
     return "on each piece of the attention's result, before it is written";
   return group->kind == GROUP_LINEAR ? "in the product's epilogue, on the accumulator"
-                                     : "same rows: one program, the tensor stays in registers";
+         : planner->nodes[consumer].op == OP_POOL
+             ? "pooled as its rows are made: they stay in the first-level cache"
+             : "same rows: one program, the tensor stays in registers";
 }
 
 static struct decision decide_edge(struct planner *planner, int32_t producer, int32_t consumer,

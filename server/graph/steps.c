@@ -75,6 +75,30 @@ static struct step *step_begin(struct planner *planner, enum step_kind kind,
 }
 
 // ---- rows ----
+// The operands of the program that makes what the step pools, behind the step's own.
+static enum status add_before(struct planner *planner, const struct group *group,
+                              struct step *step) {
+  struct row_builder builder;
+  int32_t index_tensors[ROW_MAX_INPUTS];
+  int n_index;
+  if (!planner_before_program(planner, group, NULL, &builder, &step->before, index_tensors,
+                              &n_index))
+    return error_set(planner->err, STATUS_INTERNAL, "step %s: %s", step->label, builder.refused);
+  if (step->before.n_insts == 0) return STATUS_OK;
+  for (int i = 0; i < step->row.n_inputs; i++)
+    if (step->row.inputs[i].cls >= IN_POOL_MEAN && step->in[i].tensor == builder.outputs[0]) {
+      step->in[i].place = PLACE_STEP;
+      step->row.inputs[i].dtype = DTYPE_F32;
+      step->in[i].dtype = DTYPE_F32;
+    }
+  step->before_in = step->n_in;
+  for (int i = 0; i < builder.n_inputs; i++)
+    step_add_in(step, operand_of(planner, builder.inputs[i].tensor));
+  for (int i = 0; i < n_index; i++)
+    step_add_in(step, operand_of(planner, index_tensors[i]));
+  return STATUS_OK;
+}
+
 static enum status row_step(struct planner *planner, const struct group *group) {
   struct step *step = step_begin(planner, STEP_ROW, group);
   struct row_builder builder;
@@ -88,7 +112,7 @@ static enum status row_step(struct planner *planner, const struct group *group) 
     step_add_in(step, operand_of(planner, index_tensors[i]));
   for (int i = 0; i < builder.n_outputs; i++)
     step_add_out(step, operand_of(planner, builder.outputs[i]));
-  return STATUS_OK;
+  return add_before(planner, group, step);
 }
 
 // ---- products ----

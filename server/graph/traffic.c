@@ -28,23 +28,27 @@ static bool is_repeated(const struct step *step, int i) {
 }
 
 static void read_row_input(struct step *step, int i) {
-  const struct row_input *input = &step->row.inputs[i];
+  const struct row_input *input = step_row_input(step, i);
   const struct operand *operand = &step->in[i];
   struct traffic_rate *read = &step->traffic.read;
   if (input->cls == IN_GATHER) { // the rows that are touched, not the table; tables may be gathered
                                  // from repeatedly
-    rate_add(read, step->rows, row_bytes(operand));
-    if (input->index_operand == ROW_NONE) rate_add(read, step->rows, sizeof(int32_t)); // positions
+    enum row_kind rows = step_row_space(step, i);
+    rate_add(read, rows, row_bytes(operand));
+    if (input->index_operand == ROW_NONE) rate_add(read, rows, sizeof(int32_t)); // positions
     return;
   }
-  if (operand->place == PLACE_TILE || is_repeated(step, i)) return;
-  rate_add(read, input->cls == IN_POOL_CLS ? ROWS_SEQS : operand->rows, row_bytes(operand));
+  if (operand->place == PLACE_TILE || operand->place == PLACE_STEP || is_repeated(step, i)) return;
+  bool first = input->cls == IN_POOL_CLS ||
+               (operand->rows == ROWS_TOKENS && step_row_space(step, i) == ROWS_SEQS &&
+                input->cls < IN_POOL_MEAN);
+  rate_add(read, first ? ROWS_SEQS : operand->rows, row_bytes(operand));
 }
 
 static void read_bytes(struct step *step) {
   for (int i = 0; i < step->n_in; i++) {
     const struct operand *operand = &step->in[i];
-    if (step->kind == STEP_ROW && i < step->row.n_inputs)
+    if (step_row_input(step, i))
       read_row_input(step, i);
     else if (operand->place != PLACE_TILE && !is_repeated(step, i))
       rate_add(&step->traffic.read, operand->rows,
@@ -98,6 +102,7 @@ double program_flops(const struct row_program *program) { // a row
 
 static void row_flops(struct step *step) {
   rate_add(&step->traffic.flops, step->rows, program_flops(&step->row));
+  rate_add(&step->traffic.flops, step_before_rows(step), program_flops(&step->before));
   for (int i = 0; i < step->row.n_inputs; i++) // pooling: one addition or comparison an element
     if (step->row.inputs[i].cls == IN_POOL_MEAN || step->row.inputs[i].cls == IN_POOL_MAX)
       rate_add(&step->traffic.flops, ROWS_TOKENS, step->row.cols);

@@ -8,16 +8,17 @@
 #include <string.h>
 
 // ---- of a step ----
-static void add_special(const struct step *step, const struct row_program *program,
+static void add_special(enum row_kind rows, const struct row_program *program,
                         struct kernel_work *work) {
   double special = 0;
   for (int i = 0; i < program->n_insts; i++)
     special += inst_special_flops(&program->insts[i]);
-  rate_add(&work->special_flops, step->rows, special * program->cols);
+  rate_add(&work->special_flops, rows, special * program->cols);
 }
 
 static void row_rates(const struct step *step, struct kernel_work *work) {
-  add_special(step, &step->row, work);
+  add_special(step->rows, &step->row, work);
+  add_special(step_before_rows(step), &step->before, work);
   for (int i = 0; i < step->row.n_outputs; i++)
     work->exact = work->exact || step->row.output_dtype[i] == DTYPE_F32;
 }
@@ -83,7 +84,7 @@ struct kernel_work step_work(const struct step *step) {
   } else {
     work.dtype = step->attention.dtype;
     attention_rates(&step->attention, step->kind, &work);
-    add_special(step, &step->finish, &work);
+    add_special(step->rows, &step->finish, &work);
   }
   return work;
 }
@@ -230,6 +231,22 @@ static enum step_kind kind_of(const struct planner *planner, const struct node_s
   return STEP_ROW;
 }
 
+// Token rows of which only each sequence's first is made, since that is all that is pooled of them.
+static bool makes_first_rows(const struct planner *planner, const struct node_set *set) {
+  for (int i = 0; i < set->n; i++) {
+    const struct node *node = &planner->nodes[set->nodes[i]];
+    if (node->op == OP_POOL && node->attrs.pool == POOL_CLS &&
+        in_set(planner, planner->producer[node->in[0]]))
+      return true;
+  }
+  return false;
+}
+
+static void tokens_to_sequences(struct traffic_rate *rate) {
+  rate->per_seq += rate->per_token;
+  rate->per_token = 0;
+}
+
 struct kernel_work planner_work(struct planner *planner, const struct node_set *set) {
   struct kernel_work work = {.kind = kind_of(planner, set), .launches = set->n > 0};
   uint32_t mark = ++planner->seen_mark;
@@ -246,6 +263,11 @@ struct kernel_work planner_work(struct planner *planner, const struct node_set *
     if (written && !planner_stays_in_tile(planner, node->out))
       rate_add(&work.traffic.write, out->rows, (double)out->cols * (double)dtype_bytes(out->dtype));
     add_node(planner, set->nodes[i], &work);
+  }
+  if (makes_first_rows(planner, set)) {
+    tokens_to_sequences(&work.traffic.read);
+    tokens_to_sequences(&work.traffic.flops);
+    tokens_to_sequences(&work.special_flops);
   }
   return work;
 }

@@ -179,7 +179,8 @@ static void run_side(struct trial *t, const struct cpu_ops *ops, bool passes, in
       size_t row_bytes = (size_t)outputs[o].stride * dtype_bytes(outputs[o].dtype);
       outputs[o].data = (char *)outputs[o].data + (size_t)first * row_bytes;
     }
-    struct row_call call = {inputs, outputs, table_rows, first, end - first, &geometry, scratch, 0};
+    struct row_call call = {inputs,    outputs, table_rows, first, end - first,
+                            &geometry, scratch, 0,          NULL};
     ops->row_run(&kernel, &call);
   }
   free(scratch);

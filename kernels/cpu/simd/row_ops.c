@@ -68,12 +68,63 @@ static void load_gather(const struct block *b, const struct row_input *input, co
   }
 }
 
+static void fold_row(enum row_input_class cls, float *out, const float *x, int32_t n, bool first) {
+  if (first)
+    memcpy(out, x, (size_t)n * sizeof *out);
+  else if (cls == IN_POOL_MEAN)
+    add_floats(out, x, n);
+  else
+    max_floats(out, x, n);
+}
+
+// Tokens [token, token + n) of what is pooled, into before->rows.
+static void make_rows(const struct row_before *before, const struct batch_geometry *geometry,
+                      int64_t token, int32_t n) {
+  const struct row_program *program = &before->kernel->program;
+  struct view inputs[ROW_MAX_INPUTS];
+  for (int i = 0; i < before->n_inputs; i++) {
+    inputs[i] = before->inputs[i];
+    bool by_row = i >= program->n_inputs || program->inputs[i].cls == IN_FULL ||
+                  program->inputs[i].cls == IN_PER_ROW;
+    if (by_row) inputs[i].data = (void *)(uintptr_t)view_at(&inputs[i], token, 0);
+  }
+  struct view rows = {before->rows, (program->cols + 15) & ~15, program->cols, DTYPE_F32};
+  SIMD_NAME(row_run)
+  (before->kernel, &(struct row_call){.inputs = inputs,
+                                      .outputs = &rows,
+                                      .table_rows = before->table_rows,
+                                      .row0 = token,
+                                      .n_rows = n,
+                                      .geometry = geometry,
+                                      .scratch = before->scratch});
+}
+
+// A sequence whose rows are made for it, some at a time; added one after the other, as they are
+// when they lie in memory.
+static void pool_made(const struct block *b, enum row_input_class cls, int32_t first, int32_t last,
+                      float *out) {
+  const struct row_before *before = b->call->before;
+  int64_t stride = (before->kernel->program.cols + 15) & ~15;
+  int32_t end = cls == IN_POOL_CLS ? first + 1 : last, most = before->kernel->block_rows;
+  for (int32_t t = first, n; t < end; t += n) {
+    n = end - t < most ? end - t : most;
+    make_rows(before, b->call->geometry, t, n);
+    for (int32_t r = 0; r < n; r++)
+      fold_row(cls, out, before->rows + r * stride, b->cols, t + r == first);
+  }
+  if (cls == IN_POOL_MEAN) scale_floats(out, 1.0f / (float)(last - first), b->cols);
+}
+
 static void pool_row(const struct block *b, const struct view *v, enum row_input_class cls,
                      int64_t seq, float *out, float *line) {
   const int32_t *cu = b->call->geometry->cu_seqlens;
   int32_t first = cu[seq], last = cu[seq + 1], n = b->cols;
   if (first == last) {
     memset(out, 0, (size_t)n * sizeof *out);
+    return;
+  }
+  if (!v->data) {
+    pool_made(b, cls, first, last, out);
     return;
   }
   load_floats(out, view_at(v, first, b->col), v->dtype, n);

@@ -53,6 +53,7 @@ static void fill_caps(struct device *device, int n_threads) {
       .epilogue_max = EPILOGUE_MAX,
       .product_finish = true,
       .attention_finish = true,
+      .pool_before = true,
   };
   snprintf(caps->id, sizeof caps->id, "cpu-%s-%s%s-%dt", f->brand, cpu_isa_name(f->isa),
            f->amx_bf16 ? "-amx" : "", n_threads);

@@ -36,6 +36,7 @@ struct bound_step {
   struct row_kernel *row;    // STEP_ROW
   struct product *product;   // STEP_LINEAR
   struct row_kernel *finish; // of a product or an attention; NULL: none
+  struct row_kernel *before; // STEP_ROW: makes what it pools; NULL: that is in memory
   // PLACE_WEIGHT operands as operand.dtype, contiguous, in the model's weight table or its packs;
   // NULL for W of a product
   void *weights[STEP_MAX_IN];
@@ -55,7 +56,7 @@ struct segment {
 struct thread_space { // of one thread while it runs this plan
   char *tile;         // plan.tile_bytes
   float *kernel;      // rows and attention
-  float *finish;      // rows of a finish
+  float *finish;      // rows of a finish, or of what is pooled
   void *product;      // product_workspace_bytes
   int64_t *step_ns;
   int64_t wait_ns; // for others, by the clock; only while steps are timed

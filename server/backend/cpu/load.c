@@ -100,6 +100,14 @@ static enum status bind_program(const struct bound_step *b, const struct row_pro
   return STATUS_OK;
 }
 
+// What a step pools may be made by a program of its own, whole rows at a time.
+static enum status bind_row(struct bound_step *b, const struct plan *plan, struct error *err) {
+  enum status status = bind_program(b, &b->step->row, plan, &b->row, err);
+  if (status != STATUS_OK || b->step->before.n_insts == 0) return status;
+  b->row->block_cols = b->row->program.cols, b->row->block_rows = 1;
+  return bind_program(b, &b->step->before, plan, &b->before, err);
+}
+
 // A finish runs on pieces of the result.
 static enum status bind_finish(struct bound_step *b, const struct plan *plan, struct error *err) {
   if (b->step->finish.n_insts == 0) return STATUS_OK;
@@ -146,7 +154,7 @@ static enum status bind_step(struct bound_plan *bound, int32_t index,
     enum status status = bind_weight(bound, b, i, table, err);
     if (status != STATUS_OK) return status;
   }
-  if (b->step->kind == STEP_ROW) return bind_program(b, &b->step->row, bound->plan, &b->row, err);
+  if (b->step->kind == STEP_ROW) return bind_row(b, bound->plan, err);
   enum status status = bind_finish(b, bound->plan, err);
   if (status != STATUS_OK) return status;
   if (b->step->kind == STEP_LINEAR) return bind_linear(bound, b, table, err);
@@ -202,6 +210,7 @@ static enum status make_threads(struct bound_plan *bound, struct error *err) {
                : b->step->kind >= STEP_ATTENTION ? attention_scratch_bytes(&b->step->attention)
                                                  : 0;
     size_t f = b->finish ? row_scratch_bytes(b->finish) : 0;
+    if (b->before) f = row_before_floats(b->before) * sizeof(float) + row_scratch_bytes(b->before);
     if (f > finish) finish = f;
     size_t p = b->product ? product_workspace_bytes(b->product) : 0;
     if (k > kernel) kernel = k;
@@ -268,6 +277,7 @@ void cpu_unload(struct device *device, struct bound_plan *bound) {
     product_destroy(b->product);
     free(b->row);
     free(b->finish);
+    free(b->before);
   }
   for (int t = 0; bound->threads && t < team_size(device->team); t++) {
     free(bound->threads[t].tile);

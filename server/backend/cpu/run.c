@@ -72,12 +72,21 @@ static void run_row_step(const struct worker *w, const struct bound_step *b, int
   const struct step *step = b->step;
   struct view inputs[STEP_MAX_IN], outputs[STEP_MAX_OUT];
   for (int i = 0; i < step->n_in; i++) {
-    bool whole = i < step->row.n_inputs && starts_at_zero(step->row.inputs[i].cls);
+    const struct row_input *input = step_row_input(step, i);
+    bool whole = (b->before && i >= step->before_in) || (input && starts_at_zero(input->cls));
     inputs[i] = operand_view(w, b, &step->in[i], i, whole ? 0 : row);
   }
   for (int i = 0; i < step->n_out; i++)
     outputs[i] = operand_view(w, b, &step->out[i], -1, row);
+  struct row_before before = {.kernel = b->before};
+  if (b->before) {
+    before.inputs = inputs + step->before_in, before.n_inputs = step->n_in - step->before_in;
+    before.table_rows = b->weight_rows + step->before_in;
+    before.rows = w->space->finish;
+    before.scratch = before.rows + row_before_floats(b->before);
+  }
   struct row_call call = {.inputs = inputs,
+                          .before = &before,
                           .outputs = outputs,
                           .table_rows = b->weight_rows,
                           .row0 = row,
@@ -167,6 +176,11 @@ static bool is_needed(const struct worker *w, int32_t step) {
 // ---- tiles ----
 #define SHARED_ROWS 8 // rows of one unit of a row step
 
+// A row that is made from all tokens of a sequence is a unit of its own.
+static int32_t unit_rows(const struct bound_step *b) {
+  return b->before ? 1 : SHARED_ROWS;
+}
+
 struct tile {
   const struct segment *segment;
   struct segment_state *state;
@@ -207,8 +221,8 @@ static bool run_units(const struct worker *w, struct desk *desk) {
   helper.tile = job->tile, helper.tile_row = job->row;
   int64_t start = timing_start(w);
   if (b->step->kind == STEP_ROW) {
-    int64_t begin = (int64_t)claim.unit * SHARED_ROWS,
-            end = begin + (int64_t)claim.n_units * SHARED_ROWS;
+    int64_t begin = (int64_t)claim.unit * unit_rows(b),
+            end = begin + (int64_t)claim.n_units * unit_rows(b);
     if (end > job->n_rows) end = job->n_rows;
     run_row_step(&helper, b, job->row + begin, end - begin);
   } else {
@@ -226,7 +240,7 @@ static void run_step_shared(const struct worker *w, const struct tile *tile, int
   const struct bound_step *b = &w->e->bound->steps[index];
   struct desk_job job = {index, (int32_t)tile->n_rows, tile->row, w->tile};
   int32_t units = b->step->kind == STEP_ROW
-                      ? (int32_t)((tile->n_rows + SHARED_ROWS - 1) / SHARED_ROWS)
+                      ? (int32_t)((tile->n_rows + unit_rows(b) - 1) / unit_rows(b))
                       : product_units(b->product);
   desk_lay(desk, &job, units, w->index, tile->n_tiles == 1);
   while (run_units(w, desk)) {

@@ -1,6 +1,6 @@
-// Work on a result before it is written (step.finish) on the CPU, at widths that fill vectors and
-// leave some over: against the double reference, by both kinds of products, and the same bits for
-// a sequence alone as among others.
+// Work on a result before it is written (step.finish), and on rows before they are pooled
+// (step.before), on the CPU, at widths that fill vectors and leave some over: against the double
+// reference, by both kinds of products, and the same bits for a sequence alone as among others.
 #include "backend/backend.h"
 #include "backend/cpu/cpu_device.h"
 #include "unit/graph/blocks.h"
@@ -55,6 +55,19 @@ static void gated_attention(struct graph_maker *m, int32_t n) {
   int32_t z = maker_binary(m, OP_ADD, maker_binary(m, OP_MUL, o, maker_unary(m, OP_SIGMOID, r)), r);
   output_add(m->graph, z);
   output_add(m->graph, o);
+}
+
+// Poolings of what is made for them: of whole rows, of a table, of each sequence's first token.
+static void pooled_rows(struct graph_maker *m, int32_t n) {
+  int32_t x = maker_input(m, ROWS_TOKENS, n), one = maker_input(m, ROWS_TOKENS, 1);
+  m->ids = maker_tensor(m, TENSOR_INPUT, DTYPE_I64, ROWS_TOKENS, 0, 1);
+  int32_t a = maker_layer_norm(m, maker_unary(m, OP_GELU, maker_binary(m, OP_MUL, x, one)));
+  a = maker_node(m, OP_POOL, &a, 1, (struct node_attrs){.pool = POOL_MEAN});
+  output_add(m->graph, maker_unary(m, OP_NORMALIZE, a));
+  int32_t b = maker_embedding(m, m->ids, 64, n);
+  output_add(m->graph, maker_node(m, OP_POOL, &b, 1, (struct node_attrs){.pool = POOL_MAX}));
+  int32_t c = maker_binary(m, OP_MUL, maker_unary(m, OP_SOFTMAX, x), maker_weight(m, 1, n));
+  output_add(m->graph, maker_node(m, OP_POOL, &c, 1, (struct node_attrs){.pool = POOL_CLS}));
 }
 
 // ---- running ----
@@ -113,9 +126,10 @@ static void *run_part(struct rig *rig, int first, int n, int i, int64_t *bytes) 
   }
   assert_int_equal(backend_cpu.run(rig->lane, rig->bound, &g, 0xff), STATUS_OK);
   const struct operand *out = &rig->plan->outputs[i];
-  *bytes = (int64_t)g.n_tokens * out->cols * (int64_t)dtype_bytes(out->dtype);
+  int64_t n_rows = out->rows == ROWS_SEQS ? n : g.n_tokens;
+  *bytes = n_rows * out->cols * (int64_t)dtype_bytes(out->dtype);
   void *rows = malloc((size_t)*bytes);
-  backend_cpu.copy_out(rig->lane, rig->bound, i, 0, g.n_tokens, rows);
+  backend_cpu.copy_out(rig->lane, rig->bound, i, 0, n_rows, rows);
   return rows;
 }
 
@@ -136,7 +150,8 @@ static void check_graph(void (*make)(struct graph_maker *, int32_t), int32_t n, 
   struct rig rig;
   rig_open(&rig, make, n, dtype, kind, threads);
   assert_int_equal(rig.plan->n_steps, n_steps);
-  assert_true(rig.plan->steps[n_steps - 1].finish.n_insts > 0);
+  const struct step *last = &rig.plan->steps[n_steps - 1];
+  assert_true(last->kind == STEP_ROW ? last->before.n_insts > 0 : last->finish.n_insts > 0);
   for (int i = 0; i < rig.plan->n_outputs; i++) {
     int64_t bytes, part_bytes;
     char *all = run_part(&rig, 0, rig.world.geometry.n_seqs, i, &bytes), *at = all;
@@ -176,11 +191,17 @@ static void gated_attention_with_residual(void **state) {
   check_all(gated_attention, 2);
 }
 
+static void poolings_of_rows_made_for_them(void **state) {
+  (void)state;
+  check_all(pooled_rows, 3);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(factors_residuals_and_second_results),
       cmocka_unit_test(a_result_times_its_own_activation),
       cmocka_unit_test(gated_attention_with_residual),
+      cmocka_unit_test(poolings_of_rows_made_for_them),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

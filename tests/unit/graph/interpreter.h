@@ -246,16 +246,37 @@ static inline double *parts_read(const struct runner *run, const struct operand 
   return out;
 }
 
+// All rows of what a step pools, as its own program makes them.
+static inline struct view run_before(const struct runner *run, const struct step *step) {
+  const struct row_program *before = &step->before;
+  int64_t rows = run->world->geometry.n_tokens, count = rows * before->cols;
+  struct view inputs[STEP_MAX_IN];
+  double regs[ROW_MAX_REGS * 16], *made = malloc((size_t)count * sizeof *made + 8);
+  float *out = malloc((size_t)count * sizeof *out + 8);
+  if (before->n_outputs != 1 || before->output_dtype[0] != DTYPE_F32) abort();
+  for (int i = step->before_in; i < step->n_in; i++)
+    inputs[i - step->before_in] = operand_view(run, &step->in[i], 0, 0);
+  ref_row_program(before, inputs, &made, rows, &run->world->geometry, regs);
+  for (int64_t i = 0; i < count; i++)
+    out[i] = (float)made[i];
+  free(made);
+  return (struct view){out, before->cols, before->cols, DTYPE_F32};
+}
+
 static inline void run_row(const struct runner *run, const struct step *step, int64_t row,
                            int64_t n, int64_t tile_row) {
   struct view inputs[STEP_MAX_IN];
   double *outputs[STEP_MAX_OUT];
   double regs[ROW_MAX_REGS * 16];
+  void *made = NULL;
   for (size_t i = 0; i < sizeof regs / sizeof *regs; i++)
     regs[i] = NAN;
   for (int i = 0; i < step->n_in; i++) {
     bool pooled = i < step->row.n_inputs && step->row.inputs[i].cls >= IN_POOL_MEAN;
-    inputs[i] = operand_view(run, &step->in[i], pooled ? 0 : row, tile_row);
+    if (step->in[i].place == PLACE_STEP)
+      inputs[i] = run_before(run, step), made = inputs[i].data;
+    else
+      inputs[i] = operand_view(run, &step->in[i], pooled ? 0 : row, tile_row);
   }
   for (int i = 0; i < step->n_out; i++)
     outputs[i] = malloc((size_t)(n * step->out[i].cols) * sizeof(double) + 8);
@@ -263,6 +284,7 @@ static inline void run_row(const struct runner *run, const struct step *step, in
   geometry.positions += row;
   geometry.cu_seqlens += step->rows == ROWS_SEQS ? row : 0;
   ref_row_program(&step->row, inputs, outputs, n, &geometry, regs);
+  free(made);
   for (int i = 0; i < step->n_out; i++) {
     operand_write(run, &step->out[i], row, n, tile_row, outputs[i]);
     free(outputs[i]);

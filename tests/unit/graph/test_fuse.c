@@ -679,6 +679,67 @@ static void finish_of_an_attention(void **state) {
   }
 }
 
+// ---- poolings ----
+static void pooling_takes_what_makes_its_rows(void **state) {
+  (void)state;
+  for (int able = 0; able < 2; able++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.pool_before = able;
+    int32_t x = maker_input(&b.m, ROWS_TOKENS, 8), n = maker_layer_norm(&b.m, x);
+    int32_t p = maker_node(&b.m, OP_POOL, &n, 1, (struct node_attrs){.pool = POOL_MEAN});
+    output_add(&b.graph, maker_unary(&b.m, OP_NORMALIZE, p));
+    bench_plan(&b);
+    if (able) {
+      EXPECT_STEPS(&b, "layer_norm+pool+normalize");
+      const struct step *step = &b.plan->steps[0];
+      assert_int_equal(step->in[0].place, PLACE_STEP);
+      assert_int_equal(step->before.n_inputs, 3);
+      assert_int_equal(step->traffic.read.per_token, 8 * 4); // x, once
+      assert_int_equal(step->traffic.read.per_seq, 0);
+      assert_int_equal(step->traffic.write.per_seq, 8 * 4);
+      assert_int_equal(step->traffic.write.per_token, 0);
+    } else {
+      EXPECT_STEPS(&b, "layer_norm", "pool+normalize");
+      expect_apart(&b, n, p, "all tokens");
+    }
+    bench_end(&b);
+  }
+}
+
+// Of the first tokens only those rows are made; a table is read for as many.
+static void pooling_of_first_tokens_makes_no_others(void **state) {
+  (void)state;
+  struct bench b;
+  bench_begin(&b);
+  b.caps.pool_before = true;
+  b.m.ids = maker_tensor(&b.m, TENSOR_INPUT, DTYPE_I64, ROWS_TOKENS, 0, 1);
+  int32_t e = maker_unary(&b.m, OP_TANH, maker_embedding(&b.m, b.m.ids, 64, 8));
+  output_add(&b.graph, maker_node(&b.m, OP_POOL, &e, 1, (struct node_attrs){.pool = POOL_CLS}));
+  bench_plan(&b);
+  EXPECT_STEPS(&b, "embedding+tanh+pool");
+  assert_int_equal(b.plan->steps[0].traffic.read.per_seq, 8 * 4);
+  bench_end(&b);
+}
+
+static void pooling_leaves_rows_that_others_read_or_that_come_from_a_tile(void **state) {
+  (void)state;
+  struct bench b;
+  bench_begin(&b);
+  b.caps.pool_before = b.caps.row_chains = true;
+  int32_t x = maker_input(&b.m, ROWS_TOKENS, 8), g = maker_unary(&b.m, OP_GELU, x);
+  int32_t p = maker_node(&b.m, OP_POOL, &g, 1, (struct node_attrs){.pool = POOL_MAX});
+  int32_t y = maker_layer_norm(&b.m, maker_linear(&b.m, x, 8, true));
+  int32_t q = maker_node(&b.m, OP_POOL, &y, 1, (struct node_attrs){.pool = POOL_MEAN});
+  output_add(&b.graph, g);
+  output_add(&b.graph, p);
+  output_add(&b.graph, q);
+  bench_plan(&b);
+  expect_apart(&b, g, p, "other readers");
+  expect_apart(&b, y, q, "from a tile in cache");
+  bench_end(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(product_takes_bias_scale_gelu_residual_and_cast),
@@ -717,6 +778,9 @@ int main(void) {
       cmocka_unit_test(finish_never_needs_its_own_result_from_outside),
       cmocka_unit_test(finishes_of_two_products_do_not_wait_for_each_other),
       cmocka_unit_test(finish_of_an_attention),
+      cmocka_unit_test(pooling_takes_what_makes_its_rows),
+      cmocka_unit_test(pooling_of_first_tokens_makes_no_others),
+      cmocka_unit_test(pooling_leaves_rows_that_others_read_or_that_come_from_a_tile),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
