@@ -243,6 +243,18 @@ static void note_stream_limit(const struct bench *bench) {
           per_conn, most);
 }
 
+// Work that the server does of itself in the pauses between slices.
+static void note_shadows(const struct bench *bench) {
+  const char *share = bench->options.ab ? oip_property(&bench->model, "ab.shadow") : NULL;
+  double part = 0;
+  if (!share || !spec_real(share, &part) || part <= 0) return;
+  fprintf(
+      stderr,
+      "note: the server runs a shadow of %s of this model's requests (ab.shadow), which may be in "
+      "the way of what is timed\n",
+      share);
+}
+
 static void describe(struct bench *bench) {
   const struct bench_options *o = &bench->options;
   struct oip_server server;
@@ -297,6 +309,7 @@ static int run_levels(struct bench *bench) {
   call_timeout_text(bench->options.deadline_ms * NS_PER_MS, method.timeout);
   signal(SIGINT, on_interrupt);
   note_stream_limit(bench);
+  note_shadows(bench);
   if (bench->options.compare) status = compare_answers(bench, &err);
   for (int i = 0; i < bench->options.n_levels && status == STATUS_OK && !interrupted; i++) {
     status = run_level(bench, i, &method, &err);

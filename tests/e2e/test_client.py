@@ -20,14 +20,15 @@ class ClientTest(unittest.TestCase):
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
         cls.folder = cls.temporary.name
-        models = [tiny_bert.write(cls.folder), f"{MODELS}/block.yaml", *map(cls.write_block, ("on", "off", "auto"))]
+        models = [tiny_bert.write(cls.folder), f"{MODELS}/block.yaml", *map(cls.write_block, ("on", "off", "auto")),
+                  cls.write_block("ab", "\nab: {shadow: 0.5}")]
         cls.daemon = Daemon(models).start()
 
     @classmethod
-    def write_block(cls, fusion):
+    def write_block(cls, fusion, more=""):
         """block.yaml as block-FUSION."""
         with open(f"{MODELS}/block.yaml") as file:
-            text = file.read().replace("name: block", f"name: block-{fusion}").replace("fusion: ab", f"fusion: {fusion}")
+            text = file.read().replace("name: block", f"name: block-{fusion}").replace("fusion: ab", f"fusion: {fusion}{more}")
         path = f"{cls.folder}/block-{fusion}.yaml"
         with open(path, "w") as file:
             file.write(text)
@@ -208,6 +209,12 @@ class ClientTest(unittest.TestCase):
         done = self.run_client("bench", "--ab", "--ab-compare", "0", "--model", "block", "--requests", "8")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("The answers were not compared", done.stdout)
+        self.assertNotIn("shadow", done.stderr)
+
+    def test_ab_says_that_shadows_may_be_in_the_way(self):
+        done = self.run_client("bench", "--ab", "--model", "block-ab", "--requests", "8", "--quiet")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("a shadow of 0.5 of this model's requests", done.stderr)
 
     def test_ab_is_refused_at_once_where_there_is_one_plan(self):
         x = f"{self.folder}/rows.npy"
