@@ -9,7 +9,6 @@
 #include "parts.h"
 #include "reload.h"
 #include "sched/executor.h"
-#include "sched/needs.h"
 #include "secrets.h"
 #include "traces.h"
 #include "watch.h"
@@ -76,6 +75,7 @@ static enum status open_executors(struct daemon *daemon, struct error *err) {
                                        .lanes = (int)daemon->conf->lanes,
                                        .models = models,
                                        .n_models = n_models,
+                                       .audit = daemon->parts.audits.list[d],
                                        .on_lost = wake_main};
     for (int i = 0; i < options.n_loops; i++)
       options.loop_wakes[i] = net_loop_wake(daemon->net, i);
@@ -88,19 +88,9 @@ static enum status open_executors(struct daemon *daemon, struct error *err) {
 }
 
 static enum status load(struct daemon *daemon, struct error *err) {
-  struct parts *parts = &daemon->parts;
-  for (int i = 0; i < registry_count(parts->registry); i++) {
-    struct model *model = registry_at(parts->registry, i);
-    int64_t began_ns = clock_now_ns();
-    enum status status =
-        model_bind(model, parts->devices.backend, parts->devices.list, parts->devices.n, err);
-    if (status != STATUS_OK) return status;
-    needs_fill(model);
-    model->graveyard = &parts->graveyard;
-    log_info("model_loaded", "model %s version %s from %s in %lld ms", model->name, model->version,
-             model->path, (long long)((clock_now_ns() - began_ns) / NS_PER_MS));
-  }
-  return open_executors(daemon, err);
+  enum status status = parts_bind(&daemon->parts, err);
+  if (status == STATUS_OK) status = open_executors(daemon, err);
+  return status == STATUS_OK ? audits_start(&daemon->parts.audits, err) : status;
 }
 
 // The one line that scripts wait for. On stdout, whatever the log level.
@@ -294,6 +284,7 @@ static enum status bring_up(struct daemon *daemon, struct error *err) {
                                 .loader = &daemon->reloader.wake,
                                 .device_name = first_caps(&daemon->parts.devices)->description,
                                 .fallback = daemon->parts.devices.fallback,
+                                .audits = &daemon->parts.audits,
                                 .rates_measured = daemon->parts.devices.facts.measured};
   daemon->reloader.parts = &daemon->parts;
   daemon->reloader.api = &daemon->api;
@@ -375,11 +366,13 @@ static void stop_executors(struct daemon *daemon, enum exit_code code) {
 
 static void tear_down(struct daemon *daemon, enum exit_code code) {
   stop_executors(daemon, code);
+  audits_stop(&daemon->parts.audits);
   if (daemon->net) net_close(daemon->net);
   exporter_close(daemon->exporter);
   secrets_close(&daemon->secrets);
   for (int i = 0; i < daemon->n_executors; i++)
     executor_close(daemon->executors[i]);
+  audits_close(&daemon->parts.audits);
   api_close(&daemon->api);
   parts_close(&daemon->parts);
 }

@@ -1,5 +1,8 @@
 #include "parts.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "daemon.h"
+#include "sched/needs.h"
 
 #include <stdio.h>
 
@@ -41,6 +44,26 @@ int parts_parse_models(struct parts *parts) {
   for (int i = 0; i < parts->conf->n_models; i++)
     parse_model(parts, parts->conf->models[i], &n_errors);
   return n_errors;
+}
+
+static enum status bind_one(struct parts *parts, struct model *model, struct error *err) {
+  struct devices *devices = &parts->devices;
+  int64_t began_ns = clock_now_ns();
+  enum status status = model_bind(model, devices->backend, devices->list, devices->n, err);
+  if (status == STATUS_OK) status = audits_fill(&parts->audits, model, err);
+  if (status != STATUS_OK) return status;
+  needs_fill(model);
+  model->graveyard = &parts->graveyard;
+  log_info("model_loaded", "model %s version %s from %s in %lld ms", model->name, model->version,
+           model->path, (long long)((clock_now_ns() - began_ns) / NS_PER_MS));
+  return STATUS_OK;
+}
+
+enum status parts_bind(struct parts *parts, struct error *err) {
+  enum status status = audits_open(parts->conf, &parts->devices, &parts->audits, err);
+  for (int i = 0; i < registry_count(parts->registry) && status == STATUS_OK; i++)
+    status = bind_one(parts, registry_at(parts->registry, i), err);
+  return status;
 }
 
 void parts_close(struct parts *parts) {

@@ -99,6 +99,7 @@ static enum status ready_up(struct reloader *reloader, struct model *model, stru
   struct devices *devices = &reloader->parts->devices;
   int n_others = served(reloader, others), n_admitted = 0;
   enum status status = model_bind(model, devices->backend, devices->list, devices->n, err);
+  if (status == STATUS_OK) status = audits_fill(&reloader->parts->audits, model, err);
   if (status != STATUS_OK) return status;
   needs_fill(model);
   for (int i = 0; i < reloader->n_executors && status == STATUS_OK; i++) {

@@ -26,6 +26,7 @@ enum status api_open(struct api *api, const struct api_options *options, struct 
                    .stream_requests = options->stream_requests > 0 ? options->stream_requests : 64,
                    .device_name = options->device_name ? options->device_name : "",
                    .fallback = options->fallback ? options->fallback : "",
+                   .audits = options->audits,
                    .rates_measured = options->rates_measured};
   api->model_control = options->model_control;
   api->loader = options->loader;

@@ -24,6 +24,8 @@ struct api_options {
   const char *device_name;   // "NVIDIA H200, ..."; NULL: none to tell; outlives the api
   const char *fallback;      // why `auto` serves on the CPU; NULL or empty: it does not; as above
   bool rates_measured;       // the device's rates are no defaults: for Explain
+  // For Audit; opened before anything is served; outlives the api. NULL: none.
+  const struct audits *audits;
 };
 
 // A model that a client wants loaded or unloaded: from a loop to the thread that loads, and back.
@@ -64,6 +66,7 @@ struct api {
   struct wake *loader;
   char device[16];                    // "cpu", "cuda": for replies
   const char *device_name, *fallback; // for metadata; never NULL
+  const struct audits *audits;        // may be NULL
   bool rates_measured;
 };
 

@@ -81,6 +81,23 @@ static enum status check_fusion(const struct model *model, const struct wire_inf
   return STATUS_OK;
 }
 
+// audit: true wants what the batch moved through device memory as the device counts it.
+static enum status check_audit(const struct model *model, const struct wire_infer *wire,
+                               struct request *request, struct error *err) {
+  for (int32_t i = 0; i < wire->n_parameters; i++) {
+    const struct wire_parameter *parameter = &wire->parameters[i];
+    if (!slice_is(parameter->key, "audit", 5)) continue;
+    if (parameter->choice != WIRE_BOOL)
+      return error_set(err, STATUS_INVALID_ARGUMENT,
+                       "parameter \"audit\": found a value of another type, expected a bool");
+    request->audit = parameter->number != 0;
+  }
+  if (request->audit && !model->audit[0][model->fusion_default])
+    return error_set(err, STATUS_FAILED_PRECONDITION,
+                     "parameter \"audit\": this server counts no traffic (audit.mode: off)");
+  return STATUS_OK;
+}
+
 // ---- outputs ----
 static enum status check_output(const struct model *model, const struct wire_output *output,
                                 struct request *request, struct error *err) {
@@ -318,6 +335,7 @@ enum status infer_check(const struct model *model, const struct wire_infer *wire
   if (wire->id.bytes > 0) memcpy(request->id, wire->id.data, wire->id.bytes);
   request->id_bytes = (uint16_t)wire->id.bytes;
   enum status status = check_fusion(model, wire, request, shape, err);
+  if (status == STATUS_OK) status = check_audit(model, wire, request, err);
   if (status == STATUS_OK) status = check_outputs(model, wire, request, err);
   if (status == STATUS_OK) status = check_inputs(model, wire, shape, err);
   if (status == STATUS_OK) status = check_bytes(model, wire, shape, request, err);

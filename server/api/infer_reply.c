@@ -33,15 +33,17 @@ enum {
 #define PARAM_TEXT(key, expression) PARAM_##key,
 #define PARAM_INT(key, expression) PARAM_##key,
 #define PARAM_REAL(key, expression) PARAM_##key,
+#define PARAM_WHEN(condition)
 #include "api/reply_params.def"
 #undef PARAM_TEXT
 #undef PARAM_INT
 #undef PARAM_REAL
+#undef PARAM_WHEN
   PARAM_COUNT
 };
 static struct param params[PARAM_COUNT];
 
-// 15 parameters of at most 64 bytes, the echoed names, and each output's name, type and shape.
+// 20 parameters of at most 64 bytes, the echoed names, and each output's name, type and shape.
 #define HEAD_BYTES 8192
 _Static_assert(PARAM_COUNT * 96 + 3 * 260 + LIMIT_MODEL_OUTPUTS * (LIMIT_NAME_BYTES + 128) <
                    HEAD_BYTES,
@@ -68,10 +70,12 @@ void infer_reply_setup(void) {
 #define PARAM_TEXT(key, expression) param_make(&params[PARAM_##key], #key, WIRE_STRING << 3 | 2);
 #define PARAM_INT(key, expression) param_make(&params[PARAM_##key], #key, WIRE_INT64 << 3);
 #define PARAM_REAL(key, expression) param_make(&params[PARAM_##key], #key, WIRE_DOUBLE << 3 | 1);
+#define PARAM_WHEN(condition)
 #include "api/reply_params.def"
 #undef PARAM_TEXT
 #undef PARAM_INT
 #undef PARAM_REAL
+#undef PARAM_WHEN
 }
 
 // The template with its lengths for a value of `bytes` (all under 128, so one byte each); returns
@@ -120,16 +124,26 @@ static double gbps(const struct request_cost *cost) {
              : 0.0;
 }
 
+static bool measured(const struct request *request) {
+  return request->audit && request->cost.audit == AUDIT_MEASURED;
+}
+
+static int64_t whole(double bytes) {
+  return (int64_t)(bytes + 0.5);
+}
+
 static uint8_t *put_parameters(uint8_t *at, const struct api *api, const struct request *request,
                                int64_t total_ns) {
   const struct request_cost *cost = &request->cost;
 #define PARAM_TEXT(key, expression) at = put_text(at, &params[PARAM_##key], expression);
 #define PARAM_INT(key, expression) at = put_int(at, &params[PARAM_##key], expression);
 #define PARAM_REAL(key, expression) at = put_real(at, &params[PARAM_##key], expression);
+#define PARAM_WHEN(condition) if (condition)
 #include "api/reply_params.def"
 #undef PARAM_TEXT
 #undef PARAM_INT
 #undef PARAM_REAL
+#undef PARAM_WHEN
   return at;
 }
 

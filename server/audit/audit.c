@@ -44,10 +44,8 @@ enum status audit_open(const struct audit_options *options, struct audit **out, 
   }
   audit->options = *options;
   audit->exchange.interval_ns = options->interval_ns;
-  struct decoder_options decoder = {.backend = options->backend,
-                                    .device_index = options->device_index,
+  struct decoder_options decoder = {.counters = options->backend->counters,
                                     .device = options->name,
-                                    .lanes = options->lanes,
                                     .interval_ns = options->interval_ns,
                                     .sampled = options->mode == AUDIT_SAMPLED,
                                     .window_ns = options->window_ns,

@@ -20,9 +20,7 @@ struct audit_options {
   enum audit_mode mode; // not AUDIT_OFF
   const struct backend_ops *backend;
   struct device *device;
-  int device_index;
   const char *name; // "cuda:0"; outlives the audit
-  int lanes;
   int64_t interval_ns, window_ns, period_ns, wait_ns;
   double band, cpu;
 };
@@ -37,6 +35,12 @@ struct audit {
   _Atomic bool stop;
 };
 
+// Those of all devices; none where audit.mode is off.
+struct audits {
+  struct audit *list[LIMIT_DEVICES];
+  int n;
+};
+
 // Takes the device's counters. Without them, or where they are refused, says so once: the audit is
 // there all the same, and every batch is AUDIT_REFUSED. RESOURCE_EXHAUSTED: no memory. The loading
 // thread, before models are bound.
@@ -46,7 +50,7 @@ MUST_USE enum status audit_start(struct audit *audit, struct error *err); // the
 void audit_stop(struct audit *audit);  // ends it; every batch is given back. NULL: nothing
 void audit_close(struct audit *audit); // the executor is closed. NULL: nothing
 enum audit_state audit_state(const struct audit *audit); // any thread
-// Its series into /metrics; once, for all audits that there are then. They stay until the end.
-void audit_metrics(struct audit *const *audits, int n);
+// Their series into /metrics; once. They stay until nobody scrapes any more.
+void audit_metrics(const struct audits *audits);
 
 #endif

@@ -25,6 +25,17 @@ enum audit_kind {
   AUDIT_COPY,  // of known size: the calibration
 };
 
+struct audit_bytes {
+  double read, write;
+};
+// What a batch was expected to move, with both bounds: all that can be found in the device's
+// last-level cache is, and nothing is. `resident`: every step fits into that cache, so that the
+// truth may lie anywhere between the bounds.
+struct batch_bytes {
+  struct audit_bytes expected, low, high;
+  bool resident;
+};
+
 struct audit_target; // audit/target.h
 struct audit_batch {
   // ---- the executor's ----
@@ -33,7 +44,7 @@ struct audit_batch {
   bool wanted; // a request waits for the result
   bool failed; // it did not run, or not to its end: there is nothing to measure
   struct device_span span;
-  struct model *model; // counted; NULL: AUDIT_COPY, or nothing to be looked up
+  struct model *model; // AUDIT_BATCH: counted; NULL: the executor has filled bytes.expected
   struct audit_target *target;
   enum fusion_mode fusion;
   uint8_t outputs;

@@ -27,7 +27,7 @@ static void add(_Atomic uint64_t *counter, uint64_t n) {
 void decoder_init(struct decoder *decoder, const struct decoder_options *options,
                   struct counter_source *source, struct audit_exchange *exchange) {
   decoder->options = *options;
-  decoder->ops = options->backend->counters;
+  decoder->ops = options->counters;
   decoder->source = source;
   decoder->exchange = exchange;
   decoder->valid_ns = decoder->copy_at_ns = CLOCK_NEVER;
@@ -166,7 +166,6 @@ static bool makes_sense(const struct device_span *span) {
 }
 
 static void pop_one(struct decoder *decoder, struct audit_batch *batch, int64_t now_ns) {
-  const struct decoder_options *o = &decoder->options;
   decoder->popped[batch->lane]++;
   decoder->wanted_popped += batch->wanted;
   batch->taken_ns = now_ns;
@@ -184,7 +183,7 @@ static void pop_one(struct decoder *decoder, struct audit_batch *batch, int64_t 
     give_back(decoder, batch);
     return;
   }
-  if (batch->model) audit_estimate(batch, o->backend, o->device_index, o->lanes);
+  if (batch->model) audit_estimate(batch);
   if (split_add(&decoder->split, batch)) return;
   batch->outcome = AUDIT_SKIPPED;
   give_back(decoder, batch);

@@ -19,16 +19,14 @@
 #define DECODER_QUEUE 16384  // samples that wait for a batch whose beginning is not known
 
 struct decoder_options {
-  const struct backend_ops *backend;
-  int device_index;             // into model.audit and model.bound
-  const char *device;           // "cuda:0"; outlives the decoder
-  int lanes;                    // that take turns
-  int64_t interval_ns;          // between samples, as the source was opened with
-  bool sampled;                 // else continuous
-  int64_t window_ns, period_ns; // sampled: windows of that length, so far apart
-  double band;                  // a tenth: 0.1
-  double cpu;                   // share of one core
-  int64_t (*cpu_ns)(void *arg); // that the decoder has used so far; NULL: it does not matter
+  const struct counter_ops *counters; // NULL: there are none
+  const char *device;                 // "cuda:0"; outlives the decoder
+  int64_t interval_ns;                // between samples, as the source was opened with
+  bool sampled;                       // else continuous
+  int64_t window_ns, period_ns;       // sampled: windows of that length, so far apart
+  double band;                        // a tenth: 0.1
+  double cpu;                         // share of one core
+  int64_t (*cpu_ns)(void *arg);       // that the decoder has used so far; NULL: it does not matter
   void *arg;
 };
 

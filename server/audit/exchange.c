@@ -80,7 +80,7 @@ void exchange_copy_end(struct audit_exchange *exchange, const struct counter_cop
   if (copy) {
     batch->span = (struct device_span){copy->began_ns - around_ns, copy->began_ns, copy->ended_ns,
                                        copy->ended_ns + around_ns};
-    batch->bytes.expected = (struct expected){copy->read_bytes, copy->write_bytes};
+    batch->bytes.expected = (struct audit_bytes){copy->read_bytes, copy->write_bytes};
   }
   atomic_store(&exchange->copy_state, COPY_NONE);
   bool pushed = ring_push(&exchange->pushed, batch);

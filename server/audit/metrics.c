@@ -5,8 +5,7 @@
 
 #include <stdio.h>
 
-static struct audit *audits[LIMIT_DEVICES];
-static int n_audits;
+static struct audits audits;
 
 #define LABELS_BYTES 720
 
@@ -131,10 +130,10 @@ static void traffic_family(struct expo *expo) {
   expo_family(expo, "fusewire_audit_traffic_bytes_total", "counter",
               "All device memory traffic that was counted: while batches computed, while they only "
               "copied in or out, and what no batch explains.");
-  for (int i = 0; i < n_audits; i++)
+  for (int i = 0; i < audits.n; i++)
     for (int p = 0; p < 3; p++) {
-      const struct decoder_stats *stats = &audits[i]->decoder.stats;
-      const char *name = audits[i]->options.name;
+      const struct decoder_stats *stats = &audits.list[i]->decoder.stats;
+      const char *name = audits.list[i]->options.name;
       expo_text(expo,
                 "fusewire_audit_traffic_bytes_total{device=\"%s\",direction=\"read\",part=\"%s\"} "
                 "%llu\n",
@@ -149,9 +148,9 @@ static void traffic_family(struct expo *expo) {
 static void samples_family(struct expo *expo) {
   expo_family(expo, "fusewire_audit_samples_total", "counter",
               "Samples of the counters: looked at, and passed over.");
-  for (int i = 0; i < n_audits; i++) {
-    const struct decoder_stats *stats = &audits[i]->decoder.stats;
-    const char *name = audits[i]->options.name;
+  for (int i = 0; i < audits.n; i++) {
+    const struct decoder_stats *stats = &audits.list[i]->decoder.stats;
+    const char *name = audits.list[i]->options.name;
     expo_text(expo, "fusewire_audit_samples_total{device=\"%s\",what=\"evaluated\"} %llu\n", name,
               load(&stats->samples_evaluated));
     expo_text(expo, "fusewire_audit_samples_total{device=\"%s\",what=\"passed\"} %llu\n", name,
@@ -161,9 +160,9 @@ static void samples_family(struct expo *expo) {
 
 static void counter_family(struct expo *expo, const char *name, const char *help, size_t offset) {
   expo_family(expo, name, "counter", help);
-  for (int i = 0; i < n_audits; i++) {
-    const char *stats = (const char *)&audits[i]->decoder.stats;
-    expo_text(expo, "%s{device=\"%s\"} %llu\n", name, audits[i]->options.name,
+  for (int i = 0; i < audits.n; i++) {
+    const char *stats = (const char *)&audits.list[i]->decoder.stats;
+    expo_text(expo, "%s{device=\"%s\"} %llu\n", name, audits.list[i]->options.name,
               load((const _Atomic uint64_t *)(const void *)(stats + offset)));
   }
 }
@@ -184,21 +183,23 @@ static void device_families(struct expo *expo) {
 #undef AT
   expo_family(expo, "fusewire_audit_cpu_seconds_total", "counter",
               "CPU time of the thread that reads the counters.");
-  for (int i = 0; i < n_audits; i++)
+  for (int i = 0; i < audits.n; i++)
     expo_text(expo, "fusewire_audit_cpu_seconds_total{device=\"%s\"} %.9g\n",
-              audits[i]->options.name, (double)load(&audits[i]->decoder.stats.cpu_ns) * 1e-9);
+              audits.list[i]->options.name,
+              (double)load(&audits.list[i]->decoder.stats.cpu_ns) * 1e-9);
   expo_family(expo, "fusewire_audit_unexplained_ratio", "gauge",
               "Of the device memory traffic counted in the last seconds, the share that no batch "
               "explains.");
-  for (int i = 0; i < n_audits; i++)
+  for (int i = 0; i < audits.n; i++)
     expo_text(expo, "fusewire_audit_unexplained_ratio{device=\"%s\"} %.9g\n",
-              audits[i]->options.name, atomic_load(&audits[i]->decoder.stats.unexplained));
+              audits.list[i]->options.name,
+              atomic_load(&audits.list[i]->decoder.stats.unexplained));
   expo_family(expo, "fusewire_audit_calibrated", "gauge",
               "1 while batches are measured: the last copy of known size was counted right, and "
               "nothing was lost since.");
-  for (int i = 0; i < n_audits; i++)
-    expo_text(expo, "fusewire_audit_calibrated{device=\"%s\"} %d\n", audits[i]->options.name,
-              audit_state(audits[i]) == AUDIT_CALIBRATED);
+  for (int i = 0; i < audits.n; i++)
+    expo_text(expo, "fusewire_audit_calibrated{device=\"%s\"} %d\n", audits.list[i]->options.name,
+              audit_state(audits.list[i]) == AUDIT_CALIBRATED);
 }
 
 static void write_all(struct expo *expo) {
@@ -207,9 +208,7 @@ static void write_all(struct expo *expo) {
   device_families(expo);
 }
 
-void audit_metrics(struct audit *const *all, int n) {
-  for (int i = 0; i < n; i++)
-    audits[i] = all[i];
-  n_audits = n;
+void audit_metrics(const struct audits *all) {
+  audits = *all;
   metrics_writer_add(write_all);
 }

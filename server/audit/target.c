@@ -1,5 +1,6 @@
 #include "audit/target.h"
 #include "base/log.h"
+#include "graph/cost.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -175,7 +176,7 @@ enum status audit_targets_fill(struct model *model, int device_index, const char
 // bytes, is that of all near it. Captured graphs come in few sizes anyway.
 static int32_t step_of(int64_t value) {
   int64_t step = 1;
-  while (value / step >= 16)
+  while (value / step >= 64)
     step *= 2;
   value = (value + step / 2) / step * step;
   return value > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t)value;
@@ -185,36 +186,39 @@ static double share_of(double bytes, double compulsory) {
   return compulsory > 0 ? bytes / compulsory : 0;
 }
 
-static void estimate_make(struct audit_estimate *out, const struct audit_batch *batch,
-                          const struct backend_ops *backend, int device_index, int n_arenas) {
-  const struct model *model = batch->model;
-  const struct plan *plan = model->plans[batch->fusion];
-  int64_t seqs = (out->tokens + out->length - 1) / out->length;
-  struct expected_batch of = {.n_tokens = out->tokens,
-                              .n_seqs = seqs,
-                              .sum_sq = (int64_t)out->tokens * out->length,
-                              .outputs = out->outputs,
-                              .n_arenas = n_arenas};
-  struct traffic_total once = plan_traffic(plan, of.outputs, of.n_tokens, of.n_seqs, of.sum_sq);
-  struct batch_bytes bytes = {.expected = {once.read_bytes, once.write_bytes},
-                              .high = {once.read_bytes, once.write_bytes}};
-  // Without memory for it the compulsory bytes stand.
-  if (backend->expect &&
-      backend->expect(model->bound[device_index][batch->fusion], &of, &bytes) != STATUS_OK)
-    log_warn("audit_estimate", "model %s: no memory to work out what its batches move",
-             model->name);
-  out->resident = bytes.resident;
-  out->expected_read = share_of(bytes.expected.read, once.read_bytes);
-  out->expected_write = share_of(bytes.expected.write, once.write_bytes);
-  out->low_read = share_of(bytes.low.read, once.read_bytes);
-  out->low_write = share_of(bytes.low.write, once.write_bytes);
-  out->high_read = share_of(bytes.high.read, once.read_bytes);
-  out->high_write = share_of(bytes.high.write, once.write_bytes);
+static bool is_resident(const struct plan *plan, const struct batch_size *batch, uint8_t outputs) {
+  for (int32_t i = 0; i < plan->n_steps; i++) {
+    const struct traffic *t = &plan->steps[i].traffic;
+    if ((plan->steps[i].needed_by & outputs) &&
+        traffic_at(&t->read, batch) + traffic_at(&t->write, batch) > plan->rates.cache_bytes)
+      return false;
+  }
+  return true;
 }
 
-static const struct audit_estimate *estimate_of(const struct audit_batch *batch,
-                                                const struct backend_ops *backend, int device_index,
-                                                int n_arenas) {
+static void estimate_make(struct audit_estimate *out, const struct audit_batch *batch) {
+  const struct plan *plan = batch->model->plans[batch->fusion];
+  struct batch_size of = {.n_tokens = out->tokens,
+                          .n_seqs = (out->tokens + out->length - 1) / out->length,
+                          .sum_sq = (int64_t)out->tokens * out->length};
+  struct cost cost;
+  struct traffic_total once = plan_traffic(plan, out->outputs, of.n_tokens, of.n_seqs, of.sum_sq);
+  if (plan_cost(plan, &plan->rates, &of, out->outputs, NULL, &cost) != STATUS_OK) {
+    log_warn("audit_estimate", "model %s: no memory to work out what its batches move",
+             batch->model->name);
+    cost.read = (struct byte_bounds){.expected = once.read_bytes, .upper = once.read_bytes};
+    cost.write = (struct byte_bounds){.expected = once.write_bytes, .upper = once.write_bytes};
+  }
+  out->resident = is_resident(plan, &of, out->outputs);
+  out->expected_read = share_of(cost.read.expected, once.read_bytes);
+  out->expected_write = share_of(cost.write.expected, once.write_bytes);
+  out->low_read = share_of(cost.read.lower, once.read_bytes);
+  out->low_write = share_of(cost.write.lower, once.write_bytes);
+  out->high_read = share_of(cost.read.upper, once.read_bytes);
+  out->high_write = share_of(cost.write.upper, once.write_bytes);
+}
+
+static const struct audit_estimate *estimate_of(const struct audit_batch *batch) {
   struct audit_target *target = batch->target;
   int64_t length = batch->n_tokens > 0 ? batch->sum_sq / batch->n_tokens : 1;
   struct audit_estimate key = {.tokens = step_of(batch->ran_tokens),
@@ -229,23 +233,19 @@ static const struct audit_estimate *estimate_of(const struct audit_batch *batch,
   struct audit_estimate *slot = &target->estimates[target->next];
   target->next = (target->next + 1) % AUDIT_ESTIMATES;
   if (target->n_estimates < AUDIT_ESTIMATES) target->n_estimates++;
-  estimate_make(&key, batch, backend, device_index, n_arenas);
+  estimate_make(&key, batch);
   *slot = key;
   return slot;
 }
 
-void audit_estimate(struct audit_batch *batch, const struct backend_ops *backend, int device_index,
-                    int n_arenas) {
+void audit_estimate(struct audit_batch *batch) {
   const struct plan *plan = batch->model->plans[batch->fusion];
   // Rows that fill up a bucket move bytes too; sequences and scores are the batch's own.
   struct traffic_total once =
       plan_traffic(plan, batch->outputs, batch->ran_tokens, batch->n_seqs, batch->sum_sq);
   struct batch_bytes *out = &batch->bytes;
-  if (!batch->target) {
-    *out = (struct batch_bytes){.expected = {once.read_bytes, once.write_bytes}};
-    return;
-  }
-  const struct audit_estimate *e = estimate_of(batch, backend, device_index, n_arenas);
+  FW_ASSERT(batch->target);
+  const struct audit_estimate *e = estimate_of(batch);
   out->resident = e->resident;
   out->expected.read = once.read_bytes * e->expected_read;
   out->expected.write = once.write_bytes * e->expected_write;

@@ -66,7 +66,7 @@ void audit_row_measured(struct audit_row *row, const struct audit_batch *batch, 
 void audit_row_unmeasured(struct audit_row *row, enum audit_outcome outcome);
 
 // ---- a model's ----
-#define AUDIT_ESTIMATES 64
+#define AUDIT_ESTIMATES 256
 struct audit_estimate { // of expected bytes, as shares of the compulsory ones
   int32_t tokens, length;
   uint8_t outputs;
@@ -82,9 +82,7 @@ struct audit_target {
 // model_free frees.
 MUST_USE enum status audit_targets_fill(struct model *model, int device_index, const char *device,
                                         struct error *err);
-// batch->bytes. Takes milliseconds for a size that was not asked for before. `n_arenas`: lanes that
-// take turns.
-void audit_estimate(struct audit_batch *batch, const struct backend_ops *backend, int device_index,
-                    int n_arenas);
+// batch->bytes. Takes milliseconds for a size that was not asked for before.
+void audit_estimate(struct audit_batch *batch);
 
 #endif

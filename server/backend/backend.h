@@ -10,7 +10,7 @@
 #define BACKEND_BACKEND_H
 
 #include "backend/counters.h"
-#include "graph/expected.h"
+#include "graph/plan.h"
 #include "graph/weights.h"
 
 struct device;     // an opened device
@@ -65,14 +65,6 @@ struct lane_times { // of the last batch; CPU: measured by the clock; CUDA: by t
   int32_t ran_tokens; // rows of tokens: the batch's and those that fill up its bucket
   int32_t fallbacks;  // kernels that the device has better ones for, had the shapes allowed them
   bool replayed;      // as one captured graph
-};
-
-// Expected bytes of a batch with both bounds: all that can be found in the last-level cache is, and
-// nothing is. `resident`: every step fits into that cache, so that the truth may lie anywhere
-// between the bounds.
-struct batch_bytes {
-  struct expected expected, low, high;
-  bool resident;
 };
 
 // A size of batch with code or a captured graph of its own.
@@ -130,11 +122,6 @@ struct backend_ops {
   // tests); else 0.
   int (*step_times)(struct lane *lane, const struct bound_plan *bound, int64_t *ns,
                     int32_t n_steps);
-  // What a batch of that size moves through device memory after many like it, by the caches that
-  // stand before it (docs/TRAFFIC.md). Takes milliseconds. Any thread, while the plan is bound.
-  // NULL: nothing better is known than the plan's compulsory bytes.
-  enum status (*expect)(const struct bound_plan *bound, const struct expected_batch *batch,
-                        struct batch_bytes *out);
   const struct counter_ops *counters; // NULL: the device has none that can be read
   // Who holds the device's memory, at most DEVICE_MEMORY_MAX entries; how many. NULL: not kept.
   int (*memory)(const struct device *device, struct device_memory *out);

@@ -1,7 +1,7 @@
 // A model comes to a core, or leaves it, while others are served: by the thread that loads, with
 // small pieces of work for the thread that serves.
 #include "base/log.h"
-#include "sched/core_parts.h"
+#include "sched/audited.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -108,9 +108,15 @@ static bool first_batch(struct core *core, void *arg) {
     first->status = error_set(first->err, STATUS_UNAVAILABLE, "the device was lost");
     return true;
   }
-  if (work->busy) return false;
-  first->status =
-      work_warm(work, first->model, first->fusion, &first->size, first->seqlens, first->err);
+  if (work->busy || audited_copies(core, clock_now_ns())) return false;
+  struct lane_times times;
+  audited_warm_begin(core, work, first->model, first->fusion, &first->size);
+  first->status = work_warm(work, first->model, first->fusion, &first->size, first->seqlens, &times,
+                            first->err);
+  if (first->status == STATUS_OK)
+    audited_done(core, work, &times);
+  else
+    audited_failed(core, work);
   return true;
 }
 

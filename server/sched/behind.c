@@ -1,11 +1,13 @@
 #include "sched/behind.h"
 #include "base/log.h"
+#include "sched/audited.h"
 
 static int64_t now(const struct core *core) {
   return core->options.now(core->options.arg);
 }
 
 static void failed(struct core *core, struct work *work, enum status status) {
+  audited_failed(core, work);
   work->busy = work->shadow = false;
   work->first = NULL;
   work->queue = NULL;
@@ -23,6 +25,7 @@ void behind_poll(struct core *core, struct work *work) {
   }
   service_learn(core_service(core, work->queue), work->n_tokens,
                 times.copy_in_ns + times.compute_ns + times.copy_out_ns, false, now(core));
+  audited_done(core, work, &times);
   work->busy = work->shadow = false;
   work->first = NULL;
   work->queue = NULL;
@@ -41,6 +44,7 @@ static void start(struct core *core) {
   work->until_ns = now_ns + service_least_ns(service, work->n_tokens, now_ns);
   work->busy = work->shadow = true;
   core_publish_busy(core); // who has no time for it is told at the door
+  audited_begin(core, work);
   enum status status = work_run(work);
   if (status != STATUS_OK)
     failed(core, work, status);
@@ -60,7 +64,8 @@ int64_t behind_step(struct core *core, bool moved, int64_t now_ns, int64_t wait_
   if (core->hurry) shadow_drop_all(shadows, SHADOW_DRAIN);
   int64_t late_ns = shadow_expire(shadows, now_ns);
   if (!shadow_pending(shadows)) return wait_ns;
-  if (any_busy(core) || core->queues.n_waiting > 0) return wait_ns < late_ns ? wait_ns : late_ns;
+  if (any_busy(core) || core->queues.n_waiting > 0 || audited_holds(core, now_ns))
+    return wait_ns < late_ns ? wait_ns : late_ns;
   if (moved) return now_ns;
   if (shadows->comparing)
     shadow_compare(shadows);

@@ -1,5 +1,6 @@
 #include "sched/core.h"
 #include "base/log.h"
+#include "sched/audited.h"
 #include "sched/behind.h"
 #include "sched/needs.h"
 
@@ -41,6 +42,7 @@ enum status core_open(const struct core_options *options, struct core **out, str
 void core_close(struct core *core) {
   if (!core) return;
   FW_ASSERT(core_idle(core));
+  audited_close(core);
   for (int i = 0; i < core->n_works; i++)
     work_close(&core->works[i]);
   while (core->shadows.all) {
@@ -52,12 +54,11 @@ void core_close(struct core *core) {
 }
 
 // ---- endings ----
-static void finish(struct core *core, struct request *request, enum status status,
-                   const char *text) {
+void core_finish(struct core *core, struct request *request, enum status status, const char *text) {
   request->status = status;
   if (status != STATUS_OK)
     snprintf(request->message_text, sizeof request->message_text, "%s", text);
-  request->t_ns[STAGE_DONE] = now(core);
+  if (request->t_ns[STAGE_DONE] == 0) request->t_ns[STAGE_DONE] = now(core);
   request->next = NULL;
   load_leave(&core->load, request);
   core->n_moves++;
@@ -95,17 +96,18 @@ static bool leave_dead(void *arg, struct request *request) {
   if (status == STATUS_OK) return false;
   bool expired = status == STATUS_DEADLINE_EXCEEDED;
   if (expired) count_refused(request, REFUSED_EXPIRED);
-  finish(leaving->core, request, status,
-         expired ? "the deadline passed while the request was queued; it never ran"
-                 : "the client cancelled the request while it was queued");
+  core_finish(leaving->core, request, status,
+              expired ? "the deadline passed while the request was queued; it never ran"
+                      : "the client cancelled the request while it was queued");
   return true;
 }
 
 static void leave_late(struct core *core, struct request *request) {
   count_refused(request, REFUSED_LATE);
-  finish(core, request, STATUS_DEADLINE_EXCEEDED,
-         "while the request was queued, the time until its deadline became too short to run it; it "
-         "never ran");
+  core_finish(
+      core, request, STATUS_DEADLINE_EXCEEDED,
+      "while the request was queued, the time until its deadline became too short to run it; it "
+      "never ran");
 }
 
 // Dead, or to be late even if it ran next and alone.
@@ -139,7 +141,7 @@ static void fail_all(struct core *core, struct request *first, enum status statu
                      const char *text) {
   while (first) {
     struct request *next = first->next;
-    finish(core, first, status, text);
+    core_finish(core, first, status, text);
     first = next;
   }
 }
@@ -158,10 +160,10 @@ static void fail_waiting(struct core *core) {
 void core_add(struct core *core, struct request *request) {
   request->urgency_ns = batch_urgency(request->t_ns[STAGE_ADMITTED], request->deadline_ns);
   if (core_lost(core)) {
-    finish(core, request, STATUS_UNAVAILABLE, lost_text);
+    core_finish(core, request, STATUS_UNAVAILABLE, lost_text);
   } else if (!queues_add(&core->queues, request)) {
-    finish(core, request, STATUS_RESOURCE_EXHAUSTED,
-           "requests of too many models are waiting at once");
+    core_finish(core, request, STATUS_RESOURCE_EXHAUSTED,
+                "requests of too many models are waiting at once");
   }
 }
 
@@ -170,6 +172,7 @@ void core_sweep(struct core *core, int64_t now_ns) {
   for (int32_t i = 0; i < core->queues.n_slots; i++)
     if (core->queues.slots[i].n > 0)
       queue_sweep(&core->queues.slots[i], &core->queues, leave_dead, &leaving);
+  audited_sweep(core);
 }
 
 // ---- running ----
@@ -218,6 +221,8 @@ static void work_finish(struct core *core, struct work *work, const struct lane_
                          work->n_seqs, work->sum_sq);
   }
   work_count(work, times, &total);
+  const struct audit_batch *batch = work->audit; // to be known by, no more
+  audited_done(core, work, times);
   work->busy = false;
   resume_others(core, work);
   struct shadow *shadow = total.kernels > 0 ? shadow_of(core, queue->model) : NULL;
@@ -228,7 +233,7 @@ static void work_finish(struct core *core, struct work *work, const struct lane_
       shadow_offer(&core->shadows, shadow, request, core->hurry, now(core));
     request->cost.batch_read_bytes = total.read_bytes;
     request->cost.batch_write_bytes = total.write_bytes;
-    finish(core, request, STATUS_OK, "");
+    if (!audited_keeps(core, request, batch, now(core))) core_finish(core, request, STATUS_OK, "");
   }
   work->first = NULL;
 }
@@ -238,6 +243,7 @@ static void work_fail(struct core *core, struct work *work, enum status status) 
   snprintf(text, sizeof text, "device %s failed the batch: %s", core->options.backend->name,
            status_name(status));
   if (status == STATUS_UNAVAILABLE) core_lose(core, "a batch ended UNAVAILABLE");
+  audited_failed(core, work);
   struct request *first = work->first;
   work->first = NULL;
   work->busy = false;
@@ -312,6 +318,8 @@ static void work_start(struct core *core, struct work *work, struct queue *queue
   work->busy = true;
   core_publish_busy(core);
   core->n_moves++;
+  work->audit = NULL;
+  if (work_has_steps(work)) audited_begin(core, work);
   enum status status = work_run(work);
   if (status != STATUS_OK) {
     work_fail(core, work, status);
@@ -432,7 +440,8 @@ int64_t core_step(struct core *core, int64_t now_ns) {
     if (core->works[i].busy)
       (core->works[i].shadow ? behind_poll : work_poll)(core, &core->works[i]);
   core_publish_busy(core);
-  struct work *work = work_free(core);
+  int64_t audited_ns = audited_step(core, now_ns);
+  struct work *work = audited_holds(core, now_ns) ? NULL : work_free(core);
   int64_t wait_ns = CLOCK_NEVER;
   if (core_lost(core)) {
     fail_waiting(core);
@@ -447,6 +456,7 @@ int64_t core_step(struct core *core, int64_t now_ns) {
     }
   }
   int64_t at_ns = core_look_ns(core, now_ns);
+  if (audited_ns < at_ns) at_ns = audited_ns;
   if (at_ns < wait_ns) wait_ns = at_ns;
   if (!shadow_pending(&core->shadows)) return wait_ns;
   return behind_step(core, core->n_moves != moves, now_ns, wait_ns);
@@ -460,7 +470,8 @@ bool core_idle(const struct core *core) {
   bool any_busy = false;
   for (int i = 0; i < core->n_works; i++)
     any_busy |= core->works[i].busy;
-  return core->queues.n_waiting == 0 && !any_busy && !shadow_pending(&core->shadows);
+  return core->queues.n_waiting == 0 && !any_busy && !shadow_pending(&core->shadows) &&
+         audited_idle(core);
 }
 
 int64_t core_oldest_ns(const struct core *core) {

@@ -10,6 +10,7 @@
 #include "sched/load.h"
 
 struct core;
+struct audit;
 struct core_options {
   const struct backend_ops *backend;
   struct device *device;
@@ -17,6 +18,7 @@ struct core_options {
   int lanes;                                          // a device that is not asynchronous gets one
   int64_t arena_bytes;                                // largest arena of all plans
   int32_t max_tokens, max_seqs;                       // largest batch of all models
+  struct audit *audit;                                // of this device; NULL: none
   int64_t (*now)(void *arg);                          // the clock; NULL: clock_now_ns
   void (*finish)(void *arg, struct request *request); // status and cost are set
   void *arg;

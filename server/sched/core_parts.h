@@ -2,10 +2,16 @@
 #ifndef SCHED_CORE_PARTS_H
 #define SCHED_CORE_PARTS_H
 
+#include "audit/audit.h"
 #include "sched/core.h"
 #include "sched/load.h"
 #include "sched/shadow.h"
 #include "sched/work.h"
+
+struct audited {                         // sched/audited.c
+  struct request *waiting;               // complete, but for what was counted of their batches
+  int64_t idle_since_ns, quiet_until_ns; // around copies of known size
+};
 
 struct core {
   struct core_options options; // its sizes are those of the lanes
@@ -17,6 +23,7 @@ struct core {
   int32_t small_tokens; // the device's
   struct shadows shadows;
   uint64_t n_moves; // requests finished and batches begun, ever
+  struct audited audited;
   bool hurry;
   _Atomic bool lost;
   struct batch_item items[LIMIT_BATCH_REQUESTS + 1]; // the snapshot that the batcher sees
@@ -30,5 +37,7 @@ int64_t core_look_ns(const struct core *core, int64_t now_ns);
 void core_publish_busy(struct core *core);
 // What batches of the queue's model and mode took.
 struct service *core_service(const struct core *core, const struct queue *queue);
+// It comes back: status OK, or a text.
+void core_finish(struct core *core, struct request *request, enum status status, const char *text);
 
 #endif

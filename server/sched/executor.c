@@ -3,6 +3,7 @@
 // Each loop has a pair of rings. The loop counts what it has submitted and not yet reaped, and
 // never lets that pass the rings' capacity, so neither ring can be full when it is pushed to.
 #include "sched/executor.h"
+#include "audit/audit.h"
 #include "base/log.h"
 #include "base/ring.h"
 #include "sched/core.h"
@@ -191,6 +192,7 @@ static enum status core_of(struct executor *executor, struct error *err) {
                                  .arena_bytes = o->arena_bytes,
                                  .max_tokens = o->max_tokens,
                                  .max_seqs = o->max_seqs,
+                                 .audit = o->audit,
                                  .finish = request_done,
                                  .arg = executor};
   return core_open(&options, &executor->core, err);
@@ -231,6 +233,7 @@ enum status executor_open(const struct executor_options *options, struct executo
     free(executor);
     return status;
   }
+  if (options->audit) atomic_store(&options->audit->exchange.executor, &executor->wake);
   *out = executor;
   return STATUS_OK;
 }
@@ -326,6 +329,7 @@ void executor_stop(struct executor *executor) {
 void executor_close(struct executor *executor) {
   if (!executor) return;
   executor_stop(executor);
+  if (executor->options.audit) atomic_store(&executor->options.audit->exchange.executor, NULL);
   core_close(executor->core);
   ports_close(executor);
   free(executor);

@@ -20,6 +20,7 @@ struct executor_options {
   struct model *const
       *models; // [n_models], run once each before executor_open returns; may be none
   int n_models;
+  struct audit *audit; // of this device, open until the executor is closed; NULL: none
   void (*on_lost)(
       void *arg); // once, on the executor's thread, when the device is gone; may be NULL
   void *lost_arg;

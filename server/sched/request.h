@@ -6,8 +6,8 @@
 #ifndef SCHED_REQUEST_H
 #define SCHED_REQUEST_H
 
+#include "audit/batch.h"
 #include "base/clock.h"
-#include "model/model.h"
 #include "rpc/call_ref.h"
 
 enum request_stage {
@@ -29,6 +29,10 @@ struct request_cost { // written by the executor; becomes the reply's parameters
   double read_bytes, write_bytes; // this request's share of the plan that ran
   double unfused_bytes;           // what the unfused plan would have moved for it (read + write)
   double batch_read_bytes, batch_write_bytes;
+  // Of its whole batch, where the request asked for it: what became of that; AUDIT_MEASURED: what
+  // the device counted, and what it was expected to.
+  enum audit_outcome audit;
+  double read_measured, write_measured, read_expected, write_expected;
 };
 
 struct request {
@@ -60,6 +64,9 @@ struct request {
   int64_t share_ns;      // what it adds to the work that waits; see sched/load.h
   int64_t t_ns[STAGE_COUNT];
   struct call_ref call;
+  bool audit;                            // wants what its batch moved through device memory
+  const struct audit_batch *audit_batch; // it waits for the verdict on this one,
+  int64_t audit_until_ns;                // until then at most
   // Set by the loop: client gone or deadline passed. Looked at when a batch forms.
   _Atomic bool cancelled;
   struct slab_pool *slabs;   // where message and response go back to

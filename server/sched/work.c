@@ -57,10 +57,9 @@ bool work_warm_size(const struct work_device *on, const struct model *model,
 }
 
 static enum status run_and_wait(struct work *work, const struct bound_plan *bound,
-                                const struct request *request) {
+                                const struct request *request, struct lane_times *times) {
   const struct backend_ops *backend = work->on->backend;
   struct pack_target target = {backend, work->lane, bound};
-  struct lane_times times;
   int done;
   pack_in(&target, request, (struct pack_origin){0, 0},
           needs_inputs(request->model, request->fusion, request->outputs));
@@ -68,7 +67,7 @@ static enum status run_and_wait(struct work *work, const struct bound_plan *boun
   enum status status = backend->run(work->lane, bound, &work->geometry, request->outputs);
   if (status != STATUS_OK) return status;
   backend->submit(work->lane);
-  while ((done = backend->poll(work->lane, &times)) == 0)
+  while ((done = backend->poll(work->lane, times)) == 0)
     usleep(100);
   return done < 0 ? STATUS_UNAVAILABLE : STATUS_OK;
 }
@@ -82,10 +81,12 @@ enum status work_prepare(struct work *work, const struct model *model, enum fusi
 }
 
 enum status work_warm(struct work *work, const struct model *model, enum fusion_mode fusion,
-                      const struct warm_size *size, int32_t *seqlens, struct error *err) {
+                      const struct warm_size *size, int32_t *seqlens, struct lane_times *times,
+                      struct error *err) {
   struct request request = warm_request(model, fusion, size, seqlens);
+  *times = (struct lane_times){0};
   if (!needs_steps(model, fusion, request.outputs)) return STATUS_OK;
-  enum status status = run_and_wait(work, model->bound[work->on->index][fusion], &request);
+  enum status status = run_and_wait(work, model->bound[work->on->index][fusion], &request, times);
   if (status == STATUS_OK) return status;
   return error_set(err, status, "model \"%s\", fusion %s: its first batch of %d tokens failed: %s",
                    model->name, fusion_name(fusion), size->n_tokens, status_name(status));

@@ -6,6 +6,7 @@
 #include "sched/pack.h"
 #include "sched/queue.h"
 
+struct audit_batch;
 struct work_device {
   const struct backend_ops *backend;
   struct device *device;
@@ -24,7 +25,8 @@ struct work {
   uint8_t outputs; // that any of them asks for
   enum batch_close close;
   struct pace_run run;
-  int64_t until_ns; // it will not end before, as far as is known
+  int64_t until_ns;          // it will not end before, as far as is known
+  struct audit_batch *audit; // announced to the audit; NULL: it is not
   bool busy;
   bool shadow; // busy with one: nobody waits for it (sched/behind)
 };
@@ -40,10 +42,10 @@ MUST_USE enum status work_prepare(struct work *work, const struct model *model,
 bool work_warm_size(const struct work_device *on, const struct model *model,
                     enum fusion_mode fusion, int32_t index, struct warm_size *out);
 // Runs one batch of zeros of that size, and waits. The work is not busy. `seqlens`: room for
-// size->n_seqs.
+// size->n_seqs. `times` is set when it is OK and there was anything to run.
 MUST_USE enum status work_warm(struct work *work, const struct model *model,
                                enum fusion_mode fusion, const struct warm_size *size,
-                               int32_t *seqlens, struct error *err);
+                               int32_t *seqlens, struct lane_times *times, struct error *err);
 // Makes it the batch of `first` and what is linked to it: sums them up, and writes into each when
 // and why it was batched.
 void work_take(struct work *work, struct queue *queue, struct request *first,

@@ -36,6 +36,7 @@ struct device {
   _Atomic bool hung;      // it was asked for
   int fail_call;          // the nth call of prepare, run or poll from now on fails; 0: none
   bool fail_sticky;       // and the device is lost with it
+  int64_t clock_ns;       // its own clock less now_ns, for the times in lane_times.span; 0: none
   int32_t max_rows;
   int64_t unfused_adds; // to every result of the unfused plan
   bool host_full;       // host_alloc has none left
@@ -48,7 +49,7 @@ struct bound_plan {
 struct lane {
   struct device *device;
   int64_t *ids, *bias, *tokens, *sums; // [max_rows], bias and sums [max_rows * 2]
-  int64_t done_ns, ran_ns;
+  int64_t began_ns, done_ns, ran_ns;
   bool submitted, hangs;
 };
 
@@ -141,6 +142,7 @@ static enum status fake_run(struct lane *lane, const struct bound_plan *bound,
         lane->tokens[t] = 2 * lane->ids[t] + 1000 * g->positions[t] + lane->bias[s * 2 + 1] + adds;
     }
   }
+  lane->began_ns = device->now_ns;
   if (device->token_ns > 0) {
     int64_t ready_ns = device->now_ns + device->start_ns;
     int64_t from_ns = device->free_ns > ready_ns ? device->free_ns : ready_ns;
@@ -166,6 +168,10 @@ static int fake_poll(struct lane *lane, struct lane_times *times) {
   *times = (struct lane_times){.copy_in_ns = 100,
                                .compute_ns = lane->ran_ns > 0 ? lane->ran_ns : lane->device->run_ns,
                                .copy_out_ns = 200};
+  int64_t clock_ns = lane->device->clock_ns;
+  if (clock_ns > 0)
+    times->span = (struct device_span){lane->began_ns + clock_ns, lane->began_ns + clock_ns + 100,
+                                       lane->done_ns + clock_ns - 200, lane->done_ns + clock_ns};
   return 1;
 }
 

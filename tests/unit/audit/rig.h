@@ -20,7 +20,7 @@ static struct audit_exchange exchange;
 static struct backend_ops rig_backend;
 static struct model *rig_model;
 static int64_t rig_now_ns, rig_next_ns;
-static int rig_resident;
+static bool rig_resident; // set before rig_open
 
 // Everything that came back.
 static int rig_outcomes[AUDIT_OUTCOMES];
@@ -55,14 +55,25 @@ static inline int rig_logged(const char *text) {
 }
 
 // ---- the device ----
-static inline enum status rig_expect(const struct bound_plan *bound,
-                                     const struct expected_batch *batch, struct batch_bytes *out) {
-  (void)bound;
-  double tokens = (double)batch->n_tokens;
-  *out = (struct batch_bytes){.expected = {READ_A_TOKEN * tokens, WRITE_A_TOKEN * tokens},
-                              .high = {2 * READ_A_TOKEN * tokens, 2 * WRITE_A_TOKEN * tokens},
-                              .resident = rig_resident};
-  return STATUS_OK;
+// What batches of so many tokens in one sequence are expected to move, laid down beforehand.
+static inline void rig_estimates(void) {
+  static const int32_t tokens[] = {1, 3, 4, 8, 10, 12};
+  for (int mode = 0; mode < FUSION_MODES; mode++)
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+      struct audit_target *target = rig_model->audit[0][mode];
+      int32_t t = tokens[i];
+      struct traffic_total once = plan_traffic(rig_model->plans[mode], 1, t, 1, (int64_t)t * t);
+      double read = READ_A_TOKEN * t / once.read_bytes,
+             write = WRITE_A_TOKEN * t / once.write_bytes;
+      target->estimates[target->n_estimates++] = (struct audit_estimate){.tokens = t,
+                                                                         .length = t,
+                                                                         .outputs = 1,
+                                                                         .resident = rig_resident,
+                                                                         .expected_read = read,
+                                                                         .expected_write = write,
+                                                                         .high_read = 2 * read,
+                                                                         .high_write = 2 * write};
+    }
 }
 
 static inline int64_t rig_cpu(void *arg) {
@@ -71,9 +82,8 @@ static inline int64_t rig_cpu(void *arg) {
 }
 
 static inline struct decoder_options rig_options(void) {
-  return (struct decoder_options){.backend = &rig_backend,
+  return (struct decoder_options){.counters = &fake_counter_ops,
                                   .device = "fake:0",
-                                  .lanes = 2,
                                   .interval_ns = INTERVAL_NS,
                                   .window_ns = 100 * NS_PER_MS,
                                   .period_ns = NS_PER_S,
@@ -90,19 +100,18 @@ static inline void rig_open(const struct decoder_options *options) {
   memset(&decoder, 0, sizeof decoder);
   memset(&exchange, 0, sizeof exchange);
   memset(rig_outcomes, 0, sizeof rig_outcomes);
-  rig_resident = 0;
   rig_now_ns = 100 * NS_PER_S;
   rig_next_ns = 0;
   fake_device_reset(true);
   fake_counters_reset(&rig_now_ns);
   rig_backend = fake_backend;
   rig_backend.counters = &fake_counter_ops;
-  rig_backend.expect = rig_expect;
   assert_int_equal(exchange_open(&exchange), STATUS_OK);
   exchange.interval_ns = options->interval_ns;
   snprintf(name, sizeof name, "m%d", n_models++); // rows outlive models: each test its own
   rig_model = fake_model(name, 64, 8, 0);
   assert_int_equal(audit_targets_fill(rig_model, 0, "fake:0", NULL), STATUS_OK);
+  rig_estimates();
   assert_int_equal(fake_counters_open(NULL, &counters, &source, NULL), STATUS_OK);
   decoder_init(&decoder, options, source, &exchange);
   rig_log_begin();

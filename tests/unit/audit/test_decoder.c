@@ -213,8 +213,9 @@ static void leaving_the_band_is_told_once(void **state) {
 static void a_resident_batch_has_wide_bounds(void **state) {
   (void)state;
   struct decoder_options options = rig_options();
+  rig_resident = true; // bounds 0 and twice what is expected
   rig_open(&options);
-  rig_resident = 1; // bounds 0 and twice what is expected
+  rig_resident = false;
   rig_idle(500 * NS_PER_MS);
   struct rig_batch b = plain;
   b.factor = 0.3;

@@ -221,7 +221,6 @@ static void refused_from_the_start(void **state) {
   struct audit_options options = {.mode = AUDIT_CONTINUOUS,
                                   .backend = &rig_backend,
                                   .name = "fake:1",
-                                  .lanes = 2,
                                   .interval_ns = INTERVAL_NS,
                                   .band = 0.1,
                                   .cpu = 0.08};

@@ -18,7 +18,7 @@ static int set_up(void **state) {
 static struct audit_batch *add(int i, int64_t from, int64_t to, double read, double write) {
   struct audit_batch *batch = &batches[i];
   batch->span = (struct device_span){from - 10, from, to, to + 10};
-  batch->bytes.expected = (struct expected){read, write};
+  batch->bytes.expected = (struct audit_bytes){read, write};
   batch->target = target_a;
   batch->audited = true;
   assert_true(split_add(&split, batch));
@@ -201,7 +201,7 @@ static void it_adds_up(void **state) {
   for (int i = 0; i < N; i++) {
     int64_t from = at + (int64_t)(test_random() % 50), ns = 1 + (int64_t)(test_random() % 700);
     many[i].span = (struct device_span){from - 5, from, from + ns, from + ns + 5};
-    many[i].bytes.expected = (struct expected){(double)(test_random() % 1000), 1};
+    many[i].bytes.expected = (struct audit_bytes){(double)(test_random() % 1000), 1};
     many[i].target = i % 3 ? target_a : target_b;
     assert_true(split_add(&split, &many[i]));
     at = from + (int64_t)(test_random() % 400);
