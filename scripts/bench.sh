@@ -2,6 +2,8 @@
 #   cpu   MiniLM and a BERT-base shape beside PyTorch, onnxruntime, OpenVINO   (bench/peers/cpu.py --help)
 #   rpc   the gRPC path with an identity model beside gRPC C++                 (bench/peers/rpc.py --help)
 #   soak  ten minutes of abuse beside honest load: the conservation law, files, flat memory   (tests/harness/soak.py --help)
+#   deadlines [CALLS]  100,000 calls with deadlines around the service time under ThreadSanitizer
+#   faults  every single allocation of TLS, calls, streams, reloads and scrapes failing in turn
 #   ab    fused against unfused, in total and by kind of step                  (bench/ab.py --help)
 #   chain, reductions, epilogue, attention   fused against separate, measured against predicted   (bench/fusion.py --help)
 cmd_bench() {
@@ -9,15 +11,15 @@ cmd_bench() {
   shift || true
   case $what in
     cpu | rpc | ab) ;;
-    soak)
-      bench_soak "$@"
+    soak | deadlines | faults)
+      "bench_$what" "$@"
       return
       ;;
     chain | reductions | epilogue | attention)
       bench_fusion "$what" "$@"
       return
       ;;
-    *) die "which one? ./dev bench cpu|rpc|ab|soak|chain|reductions|epilogue|attention" ;;
+    *) die "which one? ./dev bench cpu|rpc|ab|soak|deadlines|faults|chain|reductions|epilogue|attention" ;;
   esac
   mkdir -p "$FW_ROOT/bench/results"
   need_packages "${PACKAGES_BUILD[@]}" "${PACKAGES_DEMO[@]}"
@@ -63,6 +65,39 @@ bench_soak() {
   need_python
   build_preset release fusewired
   "$FW_PYTHON" "$FW_ROOT/tests/harness/soak.py" "$@"
+}
+
+bench_deadlines() {
+  local calls=${1:-100000} out=$FW_ROOT/bench/results/deadlines-tsan.txt
+  need_packages "${PACKAGES_BUILD[@]}"
+  need_python
+  build_preset tsan fusewired sim_deadlines
+  export TSAN_OPTIONS="halt_on_error=1:ignore_noninstrumented_modules=1:suppressions=$FW_ROOT/tests/tsan.supp"
+  {
+    printf './dev bench deadlines %s, %s, %s\nexecutor and a device that takes real time: ' "$calls" "$(date -u '+%F %R')" \
+      "$(git -C "$FW_ROOT" rev-parse --short HEAD)"
+    (cd "$FW_ROOT" && FW_DEADLINE_CALLS=$calls build/tsan/tests/sim/sim_deadlines)
+    printf 'the daemon, two connections: '
+    FUSEWIRE_DEADLINE_CALLS=$calls "$FW_PYTHON" "$FW_ROOT/tests/harness/run.py" "$FW_ROOT/tests/e2e/test_deadlines.py" \
+      --daemon "$FW_ROOT/build/tsan/server/fusewired" --sanitizer thread 2>&1 |
+      sed -n 's/^test_.*[.][.][.] //p; /^\(OK\|FAILED\|Ran\)/p'
+  } | tee "$out"
+  grep -q '^OK$' "$out" || die "some call did not end as it must"
+}
+
+bench_faults() {
+  local out=$FW_ROOT/bench/results/faults.txt
+  need_packages "${PACKAGES_BUILD[@]}"
+  need_python
+  build_preset release fusewired fault_preload fault_tls fault_infer fault_load
+  {
+    printf './dev bench faults, %s, %s\n' "$(date -u '+%F %R')" "$(git -C "$FW_ROOT" rev-parse --short HEAD)"
+    (cd "$FW_ROOT" && build/release/tests/fault/fault_load && build/release/tests/fault/fault_infer &&
+      FW_FAULT_STEP=1 build/release/tests/fault/fault_tls 2>&1 | grep -E 'allocations|PASSED|FAILED')
+    FUSEWIRE_FAULTS_ALL=1 "$FW_PYTHON" "$FW_ROOT/tests/harness/run.py" "$FW_ROOT/tests/e2e/test_failing_system.py" 2>&1 |
+      grep -oE '[a-zA-Z]+: [0-9]+ allocations.*|^(OK|FAILED).*|^Ran .*|failed on purpose.*|[0-9]+ of 40 served.*'
+  } | tee "$out"
+  grep -q '^OK$' "$out" || die "some failure was not survived"
 }
 
 bench_ab() { "$FW_PYTHON" "$FW_ROOT/bench/ab.py" "$@"; }

@@ -188,6 +188,7 @@ static enum status open_network(struct daemon *daemon, struct error *err) {
                           .connection_window_bytes = conf->connection_window_bytes,
                           .keepalive_time_ms = conf->keepalive_time_ms,
                           .keepalive_timeout_ms = conf->keepalive_timeout_ms,
+                          .ping_interval_ms = conf->ping_interval_ms,
                           .connection_age_ms = conf->connection_age_ms,
                           .connection_age_grace_ms = conf->connection_age_grace_ms,
                           .auth = daemon->secrets.auth};

@@ -5,6 +5,7 @@
 #include "settings.h"
 
 #include <ctype.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -50,8 +51,10 @@ static enum status entry_set(struct reloader *reloader, int index, struct model 
   return status;
 }
 
-// Nobody holds these any more.
+// Nobody holds these any more. What they leave goes back to the system: glibc would keep it, in
+// pieces between what lives on, and RSS would grow with every reload for a long time.
 static void bury(struct reloader *reloader) {
+  bool freed = false;
   for (struct model *dead = graveyard_take(&reloader->parts->graveyard), *next; dead; dead = next) {
     next = dead->next_dead;
     for (int i = 0; i < reloader->n_executors; i++)
@@ -68,7 +71,9 @@ static void bury(struct reloader *reloader) {
       break; // the table is another now
     }
     model_free(dead);
+    freed = true;
   }
+  if (freed) malloc_trim(0);
 }
 
 // ---- building ----

@@ -289,13 +289,19 @@ static bool open_tls(struct conn *conn, int64_t now_ns) {
   return tls_open(server, &conn->tls) == STATUS_OK;
 }
 
+// One that was accepted, and then no memory was left to begin with it.
+void conn_refuse(struct loop *loop, int fd) {
+  close(fd);
+  atomic_fetch_sub_explicit(&loop->net->n_conns, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&rpc_metrics.connections_closed, 1, memory_order_relaxed);
+}
+
 // libuv takes any stream socket for a TCP one, but for the options that only TCP has.
 void conn_open(struct loop *loop, int fd, bool local) {
   struct conn *conn = calloc(1, sizeof *conn);
   if (!conn || uv_tcp_init(&loop->uv, &conn->tcp) != 0) {
     free(conn);
-    close(fd);
-    atomic_fetch_sub_explicit(&loop->net->n_conns, 1, memory_order_relaxed);
+    conn_refuse(loop, fd);
     return;
   }
   conn->tcp.data = conn;

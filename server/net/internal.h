@@ -93,7 +93,8 @@ struct net {
 // conn.c; loop thread
 // Takes the descriptor, also when it fails. Local: a Unix socket.
 void conn_open(struct loop *loop, int fd, bool local);
-void conn_flush_dirty(struct loop *loop); // one write per connection that has something to say
+void conn_refuse(struct loop *loop, int fd); // accepted, but there is no room for it
+void conn_flush_dirty(struct loop *loop);    // one write per connection that has something to say
 void conn_tick(struct conn *conn, int64_t now_ns);
 void conn_abort(struct conn *conn); // at once, without a word; calls are cancelled
 void conn_mark_dirty(void *conn);   // rpc_options.dirty

@@ -123,8 +123,7 @@ void loop_adopt(struct loop *loop, int fd, bool local, const struct loop *accept
     return;
   }
   if (!ring_push(&loop->handover, pack(fd, local))) {
-    close(fd);
-    atomic_fetch_sub_explicit(&loop->net->n_conns, 1, memory_order_relaxed);
+    conn_refuse(loop, fd);
     return;
   }
   // uv_async_send begins with a relaxed read: base/wake.h.

@@ -1,8 +1,6 @@
 #include "rpc/guard.h"
 #include "base/clock.h"
 
-#define PING_MIN_NS (300 * NS_PER_S)       // with open calls (gRFC A8)
-#define PING_MIN_IDLE_NS (7200 * NS_PER_S) // without
 #define PING_MAX_STRIKES 2
 #define MAX_IDLE_WEIGHT                                                                            \
   10000 // 1000 idle frames: other servers stop at about as many empty DATA frames
@@ -12,8 +10,7 @@
 #define CANCEL_BURST 10000           // and as many at once
 #define MAX_HEADER_FLOODS 16
 
-bool guard_ping(struct guard *guard, int64_t now_ns, bool open_calls) {
-  int64_t min_ns = open_calls ? PING_MIN_NS : PING_MIN_IDLE_NS;
+bool guard_ping(struct guard *guard, int64_t now_ns, int64_t min_ns) {
   if (guard->last_ping_ns == 0 || now_ns - guard->last_ping_ns >= min_ns) {
     guard->last_ping_ns = now_ns;
     return false;

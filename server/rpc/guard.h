@@ -22,7 +22,8 @@ struct guard {
 #define GUARD_IDLE_FRAME 10
 #define GUARD_WINDOW_UPDATE 1
 
-bool guard_ping(struct guard *guard, int64_t now_ns, bool open_calls); // too many pings (gRFC A8)
+// Too many pings (gRFC A8): thrice within `min_ns` of one that was in order, while nothing left.
+bool guard_ping(struct guard *guard, int64_t now_ns, int64_t min_ns);
 bool guard_idle_frame(struct guard *guard,
                       uint32_t weight); // empty DATA, SETTINGS, PRIORITY, WINDOW_UPDATE
 bool guard_reset_sent(struct guard *guard, int64_t now_ns); // "made you reset"

@@ -309,7 +309,7 @@ static void idle_frame(struct h2 *h2, uint32_t weight) {
 static void on_ping(struct h2 *h2, const nghttp2_frame *frame) {
   if (frame->hd.flags & NGHTTP2_FLAG_ACK)
     h2_ping_answered(h2, frame->ping.opaque_data);
-  else if (guard_ping(&h2->guard, h2->now_ns, h2->n_calls > 0))
+  else if (guard_ping(&h2->guard, h2->now_ns, h2->rpc->limits.ping_interval_ms * NS_PER_MS))
     h2_goaway(h2, NGHTTP2_ENHANCE_YOUR_CALM, "too_many_pings");
 }
 

@@ -70,14 +70,20 @@ static uint32_t class_of(size_t total_bytes) {
 
 // One failing malloc is not felt: the spare chunk stands in, and is replaced as soon as there is
 // memory again.
+static void *spare_take(struct mem_pool *pool) {
+  void *spare = pool->spare;
+  pool->spare = NULL;
+  return spare;
+}
+
+static void spare_replace(struct mem_pool *pool) {
+  if (!pool->spare) pool->spare = malloc(sizeof *pool->spare + CHUNK_BYTES);
+}
+
 static struct chunk *chunk_take(struct mem_pool *pool) {
   struct chunk *chunk = malloc(sizeof *chunk + CHUNK_BYTES);
-  if (!chunk) {
-    chunk = pool->spare;
-    pool->spare = NULL;
-  } else if (!pool->spare) {
-    pool->spare = malloc(sizeof *chunk + CHUNK_BYTES);
-  }
+  if (!chunk) return spare_take(pool);
+  spare_replace(pool);
   return chunk;
 }
 
@@ -100,19 +106,24 @@ static struct header *carve(struct mem_pool *pool, uint32_t class_index) {
   return header;
 }
 
-static struct header *take_large(size_t bytes) {
+// `must`: a block that grows, for whose owner a failure may be the end.
+static struct header *take_large(struct mem_pool *pool, size_t bytes, bool must) {
   if (bytes > UINT32_MAX) return NULL;
   struct header *header = malloc(sizeof *header + bytes);
+  if (header)
+    spare_replace(pool);
+  else if (must && bytes <= CHUNK_BYTES)
+    header = spare_take(pool);
   if (!header) return NULL;
   header->class_index = CLASS_MALLOC;
   header->bytes = (uint32_t)bytes;
   return header;
 }
 
-static void *take(struct mem_pool *pool, size_t bytes) {
+static void *take(struct mem_pool *pool, size_t bytes, bool must) {
   struct header *header;
   if (!POOLED || bytes > MEM_MAX_POOLED_BYTES) {
-    header = take_large(bytes);
+    header = take_large(pool, bytes, must);
   } else {
     uint32_t class_index = class_of(bytes + sizeof *header);
     header = pool->free_lists[class_index];
@@ -128,7 +139,7 @@ static void *take(struct mem_pool *pool, size_t bytes) {
 
 void *mem_take(struct mem_pool *pool, size_t bytes) {
   if (pool->fail_in && --pool->fail_in == 0) return NULL;
-  return take(pool, bytes);
+  return take(pool, bytes, false);
 }
 
 void mem_give(struct mem_pool *pool, void *block) {
@@ -144,10 +155,10 @@ void mem_give(struct mem_pool *pool, void *block) {
 }
 
 void *mem_resize(struct mem_pool *pool, void *block, size_t bytes) {
-  if (!block) return take(pool, bytes);
+  if (!block) return take(pool, bytes, false);
   struct header *header = (struct header *)block - 1;
   if (POOLED && bytes <= header->bytes) return block;
-  void *moved = take(pool, bytes);
+  void *moved = take(pool, bytes, true);
   if (!moved) return NULL;
   memcpy(moved, block, bytes < header->bytes ? bytes : header->bytes);
   mem_give(pool, block);

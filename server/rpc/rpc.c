@@ -24,10 +24,10 @@ static void *h2_calloc(size_t n, size_t bytes, void *arg) {
 
 // nghttp2 1.52 keeps a dangling item when the queue of its DATA frames cannot grow, so that running
 // on would read freed memory. The pool's spare chunk makes this the end of a long shortage, and
-// there we stop.
+// there we stop. A first block that is large is a buffer of a new session, whose failure is told.
 static void *h2_realloc(void *block, size_t bytes, void *arg) {
   void *moved = mem_resize(arg, block, bytes);
-  FW_ASSERT(moved);
+  FW_ASSERT(moved || (!block && bytes > MEM_MAX_POOLED_BYTES));
   return moved;
 }
 

@@ -16,6 +16,8 @@ struct rpc_limits {
   int64_t handshake_timeout_ms, request_timeout_ms, idle_timeout_ms, stream_window_bytes,
       connection_window_bytes;
   int64_t keepalive_time_ms, keepalive_timeout_ms, connection_age_ms, connection_age_grace_ms;
+  int64_t
+      ping_interval_ms; // of the client's own PINGs while nothing leaves; 0: as often as it likes
   const struct auth *auth; // rpc/auth.h; NULL: every call is welcome
 };
 

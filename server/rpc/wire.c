@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are little-endian on the wire");
+
 enum wire_type { TYPE_VARINT, TYPE_FIXED64, TYPE_BYTES, TYPE_GROUP, TYPE_GROUP_END, TYPE_FIXED32 };
 #define KEY(number, type) (((number) << 3) | (type))
 #define GROUP_DEPTH 32 // nesting of skipped groups; no message of ours has any

@@ -114,6 +114,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                     .connection_bytes = 2 << 20,
                                     .total_bytes = 4 << 20,
                                     .header_bytes = 4096,
+                                    .ping_interval_ms = 5000,
                                     .handshake_timeout_ms = 1000,
                                     .request_timeout_ms = 5000,
                                     .idle_timeout_ms = 5000,

@@ -216,6 +216,9 @@ def check_memory(world, samples, seconds, say):
     quarter = max(1, len(warm) // 4)
     middle = [sorted(rss for _, rss in part)[len(part) // 2] / MIB for part in (warm[:quarter], warm[-quarter:])]
     slope = slope_a_minute(warm)
+    tenths = [[rss for t, rss, _ in samples if seconds * i <= t * 10 < seconds * (i + 1)] for i in range(10)]
+    say("RSS by tenths of the time, medians in MiB: " + " ".join(
+        f"{sorted(part)[len(part) // 2] / MIB:.1f}" for part in tenths if part))
     say(f"RSS {samples[0][1] / MIB:.1f} MiB before; after warm-up median {middle[0]:.1f} MiB of the first quarter, "
         f"{middle[1]:.1f} of the last, highest {max(rss for _, rss in warm) / MIB:.1f}; slope {slope:+.3f} MiB a minute")
     if seconds >= 120 and not sanitized() and (slope > SLOPE_MIB_A_MINUTE or middle[1] - middle[0] > GROWTH_MIB):

@@ -31,6 +31,9 @@ FAULTS = [
     ("server/errno.h", GUARD, "named like a header of the C library"),
     ("server/base/x.h", GUARD, "nothing uses this file"),
     ("scripts/forgotten.sh", "true\n", "nothing uses this file"),
+    ("docs/FAULTS.md", "| class | `test_life.test_of_nothing` |\n", "names a test that is not there: test_life.test_of_nothing"),
+    ("docs/FAULTS.md", "`unit/rpc/test_h2:no_such_case`\n", "names a test that is not there: unit/rpc/test_h2:no_such_case"),
+    ("docs/FAULTS.md", "`fault/nothing`\n", "names a test that is not there: fault/nothing"),
     ("docs/blob.bin", "\0\0", "a binary file"),
 ]
 FINE = [

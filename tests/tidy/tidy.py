@@ -1,7 +1,8 @@
 """tidy.py [ROOT]: house rules that a compiler does not check. Prints file:line: what is wrong; exit 1 if anything is.
 
     include arrows (docs/ARCHITECTURE.md, decision 2), which folder may see which library, function and file length,
-    line length, banned calls, include guards, files that nothing uses, big or binary files.
+    line length, banned calls, include guards, files that nothing uses, big or binary files, tests
+    that documents name.
 """
 import os
 import re
@@ -196,6 +197,23 @@ def check_dead(files, texts, findings):
             findings.add(path, 1, "nothing uses this file")
 
 
+def check_named_tests(texts, findings):
+    """Tests that documents name are there: `test_x.test_y` of tests/e2e, `unit/layer/test_x:case` of a C file, `fault/x`."""
+    runners = texts.get("tests/fault/CMakeLists.txt", "") + texts.get("tests/sim/CMakeLists.txt", "")
+    for path, text in texts.items():
+        if not path.startswith("docs/"):
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            missing = [f"{module}.{case}" for module, case in re.findall(r"`(test_\w+)\.(test_\w+)`", line)
+                       if f"def {case}(" not in texts.get(f"tests/e2e/{module}.py", "")]
+            missing += [f"{file}:{case}" for file, case in re.findall(r"`((?:unit|kernels|fault)/[\w/]+):(\w+)`", line)
+                        if not re.search(rf"^static void {case}\(void \*\*", texts.get(f"tests/{file}.c", ""), re.M)]
+            missing += [name for name in re.findall(r"`((?:fault|sim)/\w+)`", line)
+                        if not re.search(rf"\b{name.split('/')[1]}\b", runners)]
+            for name in missing:
+                findings.add(path, number, f"names a test that is not there: {name}")
+
+
 def check(root):
     findings, files, texts = Findings(), tracked_files(root), {}
     for path in files:
@@ -220,6 +238,7 @@ def check(root):
         elif path.endswith((".py", ".sh", ".cmake", "CMakeLists.txt")) or path == "dev":
             check_lines(path, text, findings)
     check_dead(files, texts, findings)
+    check_named_tests(texts, findings)
     return findings
 
 

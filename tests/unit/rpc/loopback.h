@@ -282,6 +282,7 @@ static void open_client(struct loopback *loop) {
 
 static inline struct rpc_limits loopback_limits(void) {
   return (struct rpc_limits){.max_message_bytes = 4 << 20,
+                             .ping_interval_ms = 5000,
                              .max_connections = 10,
                              .max_calls = 1000,
                              .connection_bytes = 16 << 20,
