@@ -15,6 +15,7 @@ from harness.run import ROOT
 MODELS = os.path.join(ROOT, "tests", "e2e", "models")
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 CALLS = int(os.environ.get("FUSEWIRE_DEADLINE_CALLS", 1500 if sanitized() else 3000))
+CODES = {"0": "OK", "4": "DEADLINE_EXCEEDED", "8": "RESOURCE_EXHAUSTED"}  # the last: by prediction, at the door
 TOGETHER = 16  # on each of two connections
 
 
@@ -41,7 +42,7 @@ class Calls:
             output = sum(field == 6 for field, _ in pb.fields(stream.data[5:])) if stream.data else 0
             if len(statuses) != 1 or (statuses == ["0"]) != (output == 1):
                 problems.append(f"{statuses} with {output} outputs, reset {stream.reset}")
-            self.ends[{"0": "OK", "4": "DEADLINE_EXCEEDED"}.get(statuses[0] if statuses else "", "other")] += 1
+            self.ends[CODES.get(statuses[0] if statuses else "", "other")] += 1
             self.seconds.append(time.monotonic() - self.open.pop(number))
         for kind, _, number, _ in self.connection.frames:  # nothing comes behind an end
             if kind in (h2.DATA, h2.HEADERS) and number and number not in self.connection.streams:
@@ -77,22 +78,24 @@ class DeadlinesTest(unittest.TestCase):
                     calls.connection.read_until(lambda: any(
                         calls.connection.stream(number).done for number in calls.open), 0.02)
                     self.assertFalse(calls.connection.closed, calls.connection.goaways)
-                    before = calls.ends["DEADLINE_EXCEEDED"] - calls.ends["OK"]
+                    before = sum(calls.ends.values()) - 2 * calls.ends["OK"]
                     calls.look(problems)  # deadlines follow the service time, so that about half of the calls make theirs
-                    late = calls.ends["DEADLINE_EXCEEDED"] - calls.ends["OK"] - before
+                    late = sum(calls.ends.values()) - 2 * calls.ends["OK"] - before
                     service_s = min(10.0, max(2e-5, service_s * 1.01 ** late))
             seen = both[0].ends + both[1].ends
             self.assertEqual(problems, [])
             self.assertEqual((sum(seen.values()), seen["other"]), (CALLS + 6 * TOGETHER, 0))
-            self.assertGreater(min(seen["OK"], seen["DEADLINE_EXCEEDED"]), CALLS / 20)  # or they were not around it
+            late = sum(seen.values()) - seen["OK"]
+            self.assertGreater(min(seen["OK"], late), CALLS / 20)  # or they were not around it
             metrics = daemon.metrics()
             ends, accepted = soak.finished(metrics, "block"), soak.total(metrics, "fusewire_infer_accepted_total", "block")
             print(f"deadlines up to {service_s * 2.5e3:.2f} ms at the end; {CALLS} calls ended {dict(seen)}; the daemon "
                   f"accepted {accepted}: {dict(ends)}")
             self.assertEqual(ends["OK"], seen["OK"])
             self.assertEqual(sum(ends.values()), accepted)
-            self.assertLessEqual(set(ends), {"OK", "DEADLINE_EXCEEDED"})
-            self.assertLessEqual(ends["DEADLINE_EXCEEDED"], seen["DEADLINE_EXCEEDED"])  # some ended before they were looked at
+            self.assertLessEqual(set(ends), set(CODES.values()))
+            for code in ends:
+                self.assertLessEqual(ends[code], seen[code])  # some ended before they were looked at
             for calls in both:
                 calls.connection.close()
 

@@ -112,7 +112,7 @@ def deadlines(world, rng):
                 return world.problem("a call with a deadline was not answered")
             for call in calls:
                 code = connection.stream(call).grpc_status
-                world.tally.ended("deadline", {0: "OK", 4: "DEADLINE_EXCEEDED"}.get(code, str(code)))
+                world.tally.ended("deadline", {0: "OK", 4: "DEADLINE_EXCEEDED", 8: "RESOURCE_EXHAUSTED"}.get(code, str(code)))
 
 
 def cancels(world, rng):

@@ -89,11 +89,9 @@ static int check(struct slot *slot) {
       if (slot->tokens[i] != 2 * slot->ids[i] + 1000 * i) return fail("a wrong answer", i);
     counts[0]++;
     return 0;
-  case STATUS_DEADLINE_EXCEEDED:
+  case STATUS_DEADLINE_EXCEEDED: // at its time, or before: when it could not be met any more
     counts[1]++;
-    return slot->tokens[0] != -1 ? fail("an expired request was written to", counts[3])
-           : clock_now_ns() < request->deadline_ns ? fail("expired too early", counts[3])
-                                                   : 0;
+    return slot->tokens[0] != -1 ? fail("an expired request was written to", counts[3]) : 0;
   case STATUS_CANCELLED:
     counts[2]++;
     return atomic_load(&request->cancelled) ? 0 : fail("nobody cancelled it", counts[3]);
@@ -127,6 +125,7 @@ int main(void) {
   struct wake wake;
   backend.run = run_in_real_time;
   fake_device_reset(false);
+  fake_device.run_ns = RUN_NS; // what it says that it took: the scheduler predicts by it
   wake_init(&wake, NULL, NULL);
   model = fake_model("m", 64, 8, 0);
   struct executor_options options = {.backend = &backend,
