@@ -41,6 +41,7 @@ LIBRARIES = {
     r"(oneapi/)?dnnl": r"kernels/cpu/onednn|tests/kernels/|bench/",
     r"yaml\.h": r"server/conf/",
     r"microhttpd\.h": r"server/net/",
+    r"openssl/": r"(server/net|client)/tls|kernels/codegen/jit|tests/",
     r"protobuf-c/": r"server/(api|trace)/|client/|tests/",
     r"curl/": r"server/trace/",
     r"cuda|nvrtc|cublas": r"server/backend/cuda/|kernels/(cuda|common|ptx|gemm|attention|norm|elementwise)|"
