@@ -9,6 +9,7 @@ import time
 import unittest
 
 import grpc
+from harness import h2_frames as h2
 from harness import protobuf_bytes as pb
 from harness import device, triton
 from harness.daemon import Daemon, sanitized
@@ -347,6 +348,92 @@ class ReloadTest(unittest.TestCase):
             self.assertGreaterEqual(total("fusewire_infer_finished_total", part), least)
         freed = "\n".join(daemon.lines).count("model_freed")
         print(f"{rounds} reloads beneath {counts}; {freed} lines of freed models")
+        daemon.stop()
+
+    def race_with_loaders(self, port, names, stop, answers, problems):
+        """One connection with 16 calls in flight, of all models in turn; adds up what came back."""
+        running, n = {}, 0
+        with h2.Connection(port, timeout=60) as connection:
+            connection.read_until(lambda: connection.settings)
+
+            def turn():
+                nonlocal n
+                for stream in [stream for stream in running if connection.stream(stream).done]:
+                    name, reply = running.pop(stream), connection.streams.pop(stream)
+                    answers[reply.grpc_status] = answers.get(reply.grpc_status, 0) + 1
+                    if reply.grpc_status == 0:
+                        value = next(value for field, value in pb.fields(reply.data[5:]) if field == 6)
+                        if value not in names[name]:
+                            problems.append(f"{name}: a wrong answer")
+                    elif reply.grpc_status != 14 or "does not serve" not in reply.grpc_message:
+                        problems.append(f"{name}: {reply.grpc_status} {reply.grpc_message}")
+                while len(running) < 16 and not stop.is_set():
+                    name = list(names)[n % len(names)]
+                    running[connection.start_call(INFER, request(name))] = name
+                    n += 1
+                return not running
+
+            while not stop.is_set() and not problems:
+                connection.read_until(lambda: turn() or stop.is_set(), 60)
+            if not connection.read_until(turn, 60):
+                problems.append(f"{len(running)} calls have no answer")
+
+    def test_loads_and_unloads_race_64_callers(self):
+        # Two of the four loaders are at the same model.
+        seconds = float(os.environ.get("FUSEWIRE_RACE_SECONDS", "1.5"))
+        daemon = self.start([self.write(model_text(name=name), f"{name}.yaml") for name in ("a", "b", "c")],
+                            server={"loops": 2, "model_control": True, "repository": self.repository})
+        names = {}
+        for name in ("a", "b", "c"):
+            names[name] = []
+            for seed in (1, 2):
+                self.write(model_text(name=name, seed=seed), f"{name}.yaml")
+                self.client.load_model(name)
+                names[name].append(self.output(name))
+        before = daemon.metrics()
+        problems, loads, answers, stop = [], [0] * 4, [{} for _ in range(4)], threading.Event()
+        until = time.monotonic() + seconds
+
+        def load(i, name):
+            with grpc.insecure_channel(daemon.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+                load, unload = (channel.unary_unary(f"/inference.GRPCInferenceService/RepositoryModel{what}")
+                                for what in ("Load", "Unload"))
+                try:
+                    while time.monotonic() < until or loads[i] < 2:
+                        self.write(model_text(name=name, seed=1 + loads[i] % 2, max_tokens=(64, 96)[loads[i] // 2 % 2]),
+                                   f"{name}.yaml") if i < 3 else None
+                        load(pb.chunk(2, name), timeout=120)
+                        if loads[i] % 2:
+                            unload(pb.chunk(2, name), timeout=120)
+                        loads[i] += 1
+                    load(pb.chunk(2, name), timeout=120)
+                except grpc.RpcError as error:
+                    problems.append(f"loader {i}: {error.code()}: {error.details()}")
+
+        loaders = [threading.Thread(target=load, args=(i, "abcc"[i])) for i in range(4)]
+        callers = [threading.Thread(target=self.race_with_loaders, args=(daemon.grpc_port, names, stop, one, problems))
+                   for one in answers]
+        for thread in loaders + callers:
+            thread.start()
+        for thread in loaders:
+            thread.join()
+        stop.set()
+        for thread in callers:
+            thread.join()
+        self.assertEqual(problems, [], daemon.log())
+        total = {code: sum(one.get(code, 0) for one in answers) for code in (0, 14)}
+        print(f"{loads} loads and unloads beneath {total[0]} answers and {total[14]} refusals of models that were away")
+        self.assertGreater(total[0], 0)
+        self.assertGreater(total[14], 0)
+        metrics = daemon.metrics()
+
+        def grown(name):
+            return sum(value - before.get(key, 0) for key, value in metrics.items() if key.startswith(name + "{"))
+
+        self.assertEqual(grown("fusewire_infer_accepted_total"), total[0])
+        self.assertEqual(grown("fusewire_infer_finished_total"), total[0])
+        for name in names:
+            self.assertIn(self.output(name), names[name])
         daemon.stop()
 
     def test_memory_of_replaced_models_comes_back(self):
