@@ -58,7 +58,7 @@ package_device_programs() {
   cp -r "$FW_ROOT/tests/harness" "$FW_ROOT/tests/e2e" "$FW_ROOT/tests/golden" "$tree/tests/"
   cp "$FW_ROOT"/tests/kernels/*.sh "$tree/tests/kernels/"
   cp "$FW_ROOT/docs/CONFORMANCE.md" "$tree/docs/" # test_http2.py holds its list to the tests
-  cp "$FW_ROOT"/bench/gpu.* "$FW_ROOT"/bench/audit.sh "$tree/bench/"
+  cp "$FW_ROOT"/bench/gpu.* "$FW_ROOT"/bench/audit.sh "$FW_ROOT"/bench/audit_live.* "$tree/bench/"
   cp "$FW_ROOT"/bench/peers/gpu.py "$tree/bench/peers/"
   find "$tree" -name __pycache__ -prune -exec rm -rf {} +
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define COPY_INTERVALS 10 // that a copy of known size spans: what its ends may hide is small then
+#define COPY_INTERVALS 5 // that a copy of known size spans: what its ends may hide is small then
 
 const char *audit_mode_name(enum audit_mode mode) {
   static const char *const names[] = {"off", "sampled", "continuous"};

@@ -18,7 +18,7 @@ void cuda_plan_caps(const struct device *device, struct plan_caps *out) {
   for (int dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++)
     out->dtype_ok[dtype] = true;
   out->rates = device_rates_gpu();
-  if (device->sm < 90) out->rates.row_bytes /= 8;                // no clusters of blocks
+  if (device->sm < 90) out->rates.row_bytes /= 8; // no clusters of blocks
 }
 
 // ---- weights ----

@@ -29,7 +29,7 @@ enum status copies_open(struct lane *lane, struct error *err) {
   lane->arrived = arrived;
   // on the lane's own stream, which does not wait for the one that plain calls use
   int rc = cudaMemsetAsync(arrived, 0, 4, lane->stream);
-  if (rc == 0) rc = cudaHostAlloc(&stamps, 4 * sizeof *lane->stamps, cudaHostAllocPortable);
+  if (rc == 0) rc = cudaHostAlloc(&stamps, 5 * sizeof *lane->stamps, cudaHostAllocPortable);
   lane->stamps = stamps;
   return cuda_check(lane->device, rc, "pinned memory for a lane", err);
 }
@@ -124,6 +124,15 @@ int copy_add_rows(struct lane *lane, void *to, const void *from, int64_t pitch, 
               : cudaMemset2DAsync(to, to_pitch, 0, (size_t)bytes, (size_t)n_rows, lane->stream);
 }
 
+// The engine's copies are done long before the batch's turn comes: when it computes is another
+// time.
+static int stamp_turn(struct lane *lane) {
+  static const struct copy_list nothing;
+  struct copy_stamps stamps = {.began = &lane->stamps[4]};
+  lane->took_turn = true;
+  return copy_run(&nothing, &stamps, lane->stream);
+}
+
 int copies_flush_in(struct lane *lane, int32_t n_tokens, int32_t n_seqs) {
   const char *from = lane->geometry_host;
   char *to = lane->geometry_device;
@@ -137,6 +146,8 @@ int copies_flush_in(struct lane *lane, int32_t n_tokens, int32_t n_seqs) {
   if (rc == 0 && !ahead) rc = cuda_turn_take(lane, n_tokens);
   if (rc == 0) rc = send_all(lane);
   if (rc == 0 && ahead) rc = cuda_turn_take(lane, n_tokens);
+  lane->took_turn = false;
+  if (rc == 0 && ahead && lane->device->counted) rc = stamp_turn(lane);
   lane->copies->stamped = false;
   lane->copies->out = true;
   return rc;

@@ -123,6 +123,8 @@ static int poll(struct lane *lane, struct lane_times *times) {
   times->copy_in_ns = between(lane->stamps, 0);
   times->compute_ns = between(lane->stamps, 1);
   times->copy_out_ns = between(lane->stamps, 2);
+  times->span = (struct device_span){lane->stamps[0], lane->stamps[lane->took_turn ? 4 : 1],
+                                     lane->stamps[2], lane->stamps[3]};
   times->ran_tokens = lane->ran_tokens;
   times->fallbacks = lane->fallbacks;
   times->replayed = lane->replayed;
@@ -160,6 +162,7 @@ const struct backend_ops backend_cuda = {
     .submit = submit,
     .poll = poll,
     .step_times = cuda_step_times,
+    .counters = &cuda_counters,
     .memory = memory,
     .weight_bytes = weight_table_bytes,
 };

@@ -39,6 +39,8 @@ struct device {
   uint32_t lanes_used;          // bit i: there is a lane of index i
   struct turns turns;           // lane.c; executor thread
   struct weight_block *weights; // bind.c: what plans of one model share; control thread only
+  bool counted;                 // its memory's counters are being read: batches tell when they
+                                // began to compute
   bool timing;                  // measure every step: launches one by one with events between
 };
 
@@ -62,7 +64,9 @@ struct lane {
   int64_t workspace_bytes;
   cudaEvent_t done;
   struct copies *copies; // copies.c: those of the batch that is put together
-  int64_t *stamps;       // [4], pinned, the card's clock: began, copied in, computed, copied out
+  int64_t *stamps;       // [5], pinned, the card's clock: began, copied in, computed, copied out;
+                         // [4]: began to compute, where that is not when it was copied in
+  bool took_turn;        // [4] is this batch's
   uint32_t *arrived;     // device word for the stamps
   int32_t ran_tokens, fallbacks; // of the last run, for lane_times
   bool replayed;
@@ -187,6 +191,9 @@ int cuda_step_times(struct lane *lane, const struct bound_plan *bound, int64_t *
                     int32_t n_steps);
 // What planning needs to know of this card.
 void cuda_plan_caps(const struct device *device, struct plan_caps *out);
+
+// ---- pm_sampling.c ----
+extern const struct counter_ops cuda_counters;
 
 // ---- launch.c ----
 // The launches of one lane. Plain host work.
