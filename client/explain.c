@@ -79,7 +79,7 @@ int command_explain(int argc, char **argv) {
   struct explain_arguments arguments;
   struct error err = {0};
   struct net *net = NULL;
-  int format;
+  int format = 0;
   if (command_help(usage, rows, N_ROWS, argc, argv)) return EXIT_ALL_OK;
   enum status status = read_arguments(argc, argv, &arguments, &format, &err);
   if (status != STATUS_OK) return command_usage_error("explain", &err);

@@ -4,13 +4,14 @@
 #   soak  ten minutes of abuse beside honest load: the conservation law, files, flat memory   (tests/harness/soak.py --help)
 #   deadlines [CALLS]  100,000 calls with deadlines around the service time under ThreadSanitizer
 #   faults  every single allocation of TLS, calls, streams, reloads and scrapes failing in turn
+#   overload   an honest client's latency beside peers that take without giving   (bench/overload.py --help)
 #   ab    fused against unfused, in total and by kind of step                  (bench/ab.py --help)
 #   chain, reductions, epilogue, attention   fused against separate, measured against predicted   (bench/fusion.py --help)
 cmd_bench() {
   local what=${1:-}
   shift || true
   case $what in
-    cpu | rpc | ab) ;;
+    cpu | rpc | ab | overload) ;;
     soak | deadlines | faults)
       "bench_$what" "$@"
       return
@@ -19,7 +20,7 @@ cmd_bench() {
       bench_fusion "$what" "$@"
       return
       ;;
-    *) die "which one? ./dev bench cpu|rpc|ab|soak|deadlines|faults|chain|reductions|epilogue|attention" ;;
+    *) die "which one? ./dev bench cpu|rpc|overload|ab|soak|deadlines|faults|chain|reductions|epilogue|attention" ;;
   esac
   mkdir -p "$FW_ROOT/bench/results"
   need_packages "${PACKAGES_BUILD[@]}" "${PACKAGES_DEMO[@]}"
@@ -99,6 +100,8 @@ bench_faults() {
   } | tee "$out"
   grep -q '^OK$' "$out" || die "some failure was not survived"
 }
+
+bench_overload() { "$FW_PYTHON" "$FW_ROOT/bench/overload.py" "$@"; }
 
 bench_ab() { "$FW_PYTHON" "$FW_ROOT/bench/ab.py" "$@"; }
 

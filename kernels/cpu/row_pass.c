@@ -109,7 +109,8 @@ static enum pass_code swapped(enum pass_code code) {
 
 static void emit_binary(struct planner *p, int i, bool *missing) {
   enum pass_code code = (enum pass_code)(PASS_ADD + inst_of(p, i)->op - RI_ADD);
-  int a = p->uses->a[i], b = p->uses->b[i], other = b;
+  const int8_t a = p->uses->a[i], b = p->uses->b[i];
+  int8_t other = b;
   const uint8_t *shape = p->kernel->shape;
   if (p->accumulator != a && (p->accumulator == b || shape[a] == SHAPE_ROW))
     other = a, code = swapped(code);

@@ -57,7 +57,7 @@ static void answer(struct call *call, const struct explain_options *options, cha
 
 void explain(struct call *call, void *app) {
   struct api *api = app;
-  struct wire_names names;
+  struct wire_names names = {0};
   struct error err;
   struct explain_options options = {.most_bytes = LIMIT_EXPLAIN_BYTES,
                                     .rates_measured = api->rates_measured};

@@ -106,7 +106,8 @@ static void list_add(struct list *list, const struct api *api, const char *name)
 void health_list(struct call *call, void *app) {
   const struct api *api = app;
   const struct registry_table *table = registry_table(api->registry);
-  size_t most = (size_t)(1 + N_SERVICES + 2 * table->n);
+  size_t most = 1 + N_SERVICES + 2 * (size_t)table->n;
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): protobuf-c wants an array of pointers
   struct list list = {calloc(most, sizeof *list.entries), calloc(most, sizeof *list.pointers), 0};
   if (list.entries && list.pointers) {
     list_add(&list, api, "");
@@ -176,7 +177,7 @@ void health_watch(struct call *call, void *app) {
   struct watcher *watcher = status == STATUS_OK ? malloc(sizeof *watcher) : NULL;
   if (status == STATUS_OK && !watcher)
     status = error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a watch");
-  if (status != STATUS_OK) {
+  if (!watcher) {
     call_fail(call, status, err.message);
     return;
   }

@@ -80,8 +80,22 @@ static void metrics_accepted(const struct model *model, enum fusion_mode fusion)
   atomic_fetch_add_explicit(&metrics->in_flight, 1, memory_order_relaxed);
 }
 
+// Memory of the answer counts against the client's connection from when it is taken. From here on
+// the answer itself does.
+static bool reserve(struct call *call, struct request *request) {
+  if (!request->response) return true;
+  request->reserved = call_reserve(call, request->response->capacity_bytes);
+  return request->reserved;
+}
+
+static void unreserve(struct call *call, struct request *request) {
+  if (request->reserved) call_release(call, request->response->capacity_bytes);
+  request->reserved = false;
+}
+
 static void request_fail(struct call *call, struct request *request, enum status status,
                          const char *message) {
+  unreserve(call, request);
   if (request->item) {
     infer_item_done(call, request->item, request, status, message);
     return;
@@ -93,6 +107,7 @@ static void request_fail(struct call *call, struct request *request, enum status
 }
 
 static void request_answer(const struct api *api, struct call *call, struct request *request) {
+  unreserve(call, request);
   if (request->item) {
     infer_item_done(call, request->item, request, STATUS_OK, "");
     return;
@@ -249,6 +264,12 @@ static void infer(struct api *api, struct call *call, const struct wire_infer *w
   if (item) infer_item_begun(item, request);
   enum status status = request_fill(wire, request, &err);
   metrics_accepted(model, request->fusion);
+  if (status == STATUS_OK && !reserve(call, request))
+    status = error_set(
+        &err, STATUS_RESOURCE_EXHAUSTED,
+        "no room for one more reply of %zu bytes on this connection: limits.total_bytes is "
+        "nearly used up",
+        request->response->capacity_bytes);
   if (status != STATUS_OK) {
     if (status == STATUS_RESOURCE_EXHAUSTED)
       count_refused(model, request->fusion,

@@ -75,6 +75,7 @@ static bool batches_fill(struct model_room *room, const struct model *model) {
   if (!totals) return false;
   int n = totals_batches(model->name, model->version, totals);
   room->batches = calloc((size_t)n + 1, sizeof *room->batches);
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): protobuf-c wants an array of pointers
   room->batch_list = calloc((size_t)n + 1, sizeof *room->batch_list);
   bool ok = room->batches && room->batch_list;
   for (int i = 0; i < n && ok; i++) {
@@ -148,6 +149,7 @@ static void room_free(struct model_room *room) {
 
 static void reply(struct call *call, struct model *const *models, int n) {
   struct model_room *rooms = calloc((size_t)n + 1, sizeof *rooms);
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): likewise
   Inference__ModelStatistics **list = calloc((size_t)n + 1, sizeof *list);
   bool ok = rooms && list;
   for (int i = 0; i < n && ok; i++) {

@@ -89,7 +89,7 @@ static void ask(struct api *api, struct call *call, bool load, const char *name)
   struct api_job *job = NULL;
   if (status == STATUS_OK && (loop->n_jobs == API_JOBS || !(job = calloc(1, sizeof *job))))
     status = error_set(&err, STATUS_RESOURCE_EXHAUSTED, "too many models are to be loaded at once");
-  if (status != STATUS_OK) {
+  if (!job) {
     call_fail(call, status, err.message);
     return;
   }

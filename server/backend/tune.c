@@ -135,11 +135,23 @@ static enum status open_flush(struct tuner *tuner, const struct measure_options 
   return probe_bind(&tuner->flush, y, FUSION_ON, NULL, rows < 1 ? 1 : (int32_t)rows, tuner->err);
 }
 
+// Member by member: there are holes between them.
+static bool same_product(const struct linear_problem *a, const struct linear_problem *b) {
+  bool same = a->n == b->n && a->k == b->k && a->x_dtype == b->x_dtype &&
+              a->w_dtype == b->w_dtype && a->y_dtype == b->y_dtype &&
+              a->n_epilogue == b->n_epilogue;
+  for (int e = 0; same && e < a->n_epilogue; e++) {
+    const struct epilogue_op *one = &a->epilogue[e], *other = &b->epilogue[e];
+    same = one->kind == other->kind && one->act == other->act && one->operand == other->operand &&
+           one->imm == other->imm;
+  }
+  return same;
+}
+
 static bool seen_before(const struct graph *graph, const struct plan *plan, int32_t s) {
   const struct step *step = &plan->steps[s];
   for (int32_t i = 0; i < s; i++)
-    if (is_tuned(graph, &plan->steps[i]) &&
-        memcmp(&plan->steps[i].linear, &step->linear, sizeof step->linear) == 0)
+    if (is_tuned(graph, &plan->steps[i]) && same_product(&plan->steps[i].linear, &step->linear))
       return true;
   return false;
 }

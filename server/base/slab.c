@@ -136,3 +136,11 @@ void slab_put(struct slab_pool *pool, struct slab *slab) {
 size_t slab_pool_used_bytes(const struct slab_pool *pool) {
   return pool->used_bytes;
 }
+
+int64_t slab_pool_fair_bytes(const struct slab_pool *pool, int64_t held_bytes) {
+  const struct budget *budget = pool->options.budget;
+  if (!budget) return INT64_MAX;
+  int64_t used_bytes = atomic_load_explicit(&budget->used_bytes, memory_order_relaxed);
+  int64_t free_bytes = budget->limit_bytes - used_bytes;
+  return used_bytes <= free_bytes ? INT64_MAX : (free_bytes - held_bytes) / 2;
+}

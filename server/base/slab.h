@@ -51,5 +51,9 @@ struct slab *slab_get(struct slab_pool *pool, size_t bytes); // refs = 1
 void slab_ref(struct slab *slab);
 void slab_put(struct slab_pool *pool, struct slab *slab);
 size_t slab_pool_used_bytes(const struct slab_pool *pool); // handed out now
+// How much memory somebody who holds `held_bytes` may take, so that any number of greedy ones leave
+// something to those that want little: as long as half of the budget is free whatever is wanted
+// (INT64_MAX), then half of the difference between what is free and what he holds.
+int64_t slab_pool_fair_bytes(const struct slab_pool *pool, int64_t held_bytes);
 
 #endif

@@ -39,12 +39,12 @@ static void begin(struct maker *maker, const char *key) {
   out_raw(maker->out, key);
   out_write(maker->out, "\": ", 3);
 }
-static void open(struct maker *maker, const char *key, const char *bracket) {
+static void open_value(struct maker *maker, const char *key, const char *bracket) {
   begin(maker, key);
   out_raw(maker->out, bracket);
   maker->comma = false;
 }
-static void close(struct maker *maker, const char *bracket) {
+static void close_value(struct maker *maker, const char *bracket) {
   out_raw(maker->out, bracket);
   maker->comma = true;
 }
@@ -57,7 +57,7 @@ static void open_entry(struct maker *maker) {
 static void open_part(struct maker *maker, const char *key, const char *bracket) {
   out_raw(maker->out, maker->comma ? ",\n" : "\n");
   maker->comma = false;
-  open(maker, key, bracket);
+  open_value(maker, key, bracket);
 }
 static void set_int(struct maker *maker, const char *key, double value) {
   char digits[24];
@@ -90,12 +90,12 @@ static void set_bool(struct maker *maker, const char *key, bool value) {
 // ---- model, batch, device ----
 static void tensors_json(struct maker *maker, const char *key,
                          const struct signature_tensor *tensors, int32_t n) {
-  open(maker, key, "[");
+  open_value(maker, key, "[");
   for (int32_t i = 0; i < n; i++) {
-    open(maker, NULL, "{");
+    open_value(maker, NULL, "{");
     set_text(maker, "name", tensors[i].name);
     set_text(maker, "dtype", dtype_name(tensors[i].dtype));
-    open(maker, "shape", "[");
+    open_value(maker, "shape", "[");
     for (int32_t d = 0; d < tensors[i].rank; d++) {
       int64_t dim = tensors[i].dims[d];
       if (dim < 0)
@@ -103,10 +103,10 @@ static void tensors_json(struct maker *maker, const char *key,
       else
         set_int(maker, NULL, (double)dim);
     }
-    close(maker, "]");
-    close(maker, "}");
+    close_value(maker, "]");
+    close_value(maker, "}");
   }
-  close(maker, "]");
+  close_value(maker, "]");
 }
 
 static void model_json(struct maker *maker) {
@@ -115,17 +115,17 @@ static void model_json(struct maker *maker) {
   set_text(maker, "name", model->name);
   set_text(maker, "version", model->version);
   set_text(maker, "compute", dtype_name(model->compute));
-  open(maker, "fusion", "[");
+  open_value(maker, "fusion", "[");
   for (int mode = 0; mode < FUSION_MODES; mode++)
     if (model->fusion_available[mode]) set_text(maker, NULL, fusion_name((enum fusion_mode)mode));
-  close(maker, "]");
+  close_value(maker, "]");
   set_text(maker, "fusion_default", fusion_name(model->fusion_default));
   set_text(maker, "auto_is", fusion_name(model->auto_is));
   set_int(maker, "max_sequence_length", model->max_seqlen);
   set_int(maker, "max_request_tokens", model->max_request_rows);
   tensors_json(maker, "inputs", model->inputs, model->n_inputs);
   tensors_json(maker, "outputs", model->outputs, model->n_outputs);
-  close(maker, "}");
+  close_value(maker, "}");
 }
 
 static void batch_json(struct maker *maker) {
@@ -135,7 +135,7 @@ static void batch_json(struct maker *maker) {
   set_int(maker, "sequences", (double)facts->batch.n_seqs);
   set_int(maker, "longest", (double)facts->longest);
   set_int(maker, "sum_of_squares", (double)facts->batch.sum_sq);
-  close(maker, "}");
+  close_value(maker, "}");
 }
 
 static void device_json(struct maker *maker) {
@@ -150,15 +150,15 @@ static void device_json(struct maker *maker) {
   set_real(maker, "write_bytes_per_s", rates->write);
   set_real(maker, "cache_bytes_per_s", rates->cache);
   set_int(maker, "cache_bytes", (double)rates->cache_bytes);
-  open(maker, "product_flops_per_s", "{");
+  open_value(maker, "product_flops_per_s", "{");
   for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
     if (rates->product[dtype] > 0)
       set_real(maker, dtype_name((enum dtype)dtype), rates->product[dtype]);
-  close(maker, "}");
+  close_value(maker, "}");
   set_real(maker, "vector_flops_per_s", rates->vector);
   set_real(maker, "special_flops_per_s", rates->special);
   set_real(maker, "launch_us", rates->launch_us);
-  close(maker, "}");
+  close_value(maker, "}");
 }
 
 // ---- graph ----
@@ -170,15 +170,15 @@ static void node_json(struct maker *maker, int32_t index) {
   set_int(maker, "id", index);
   set_text(maker, "op", op_name(node->op));
   set_text(maker, "out", result->name);
-  open(maker, "in", "[");
+  open_value(maker, "in", "[");
   for (int i = 0; i < node->n_in; i++)
     set_text(maker, NULL, graph->tensors[node->in[i]].name);
-  close(maker, "]");
+  close_value(maker, "]");
   set_text(maker, "rows", facts_rows_word(result->rows));
   set_int(maker, "cols", result->cols);
   set_text(maker, "dtype", dtype_name(result->dtype));
   set_int(maker, "line", node->line);
-  close(maker, "}");
+  close_value(maker, "}");
 }
 
 static void edge_json(struct maker *maker, const struct fact_edge *edge) {
@@ -195,7 +195,7 @@ static void edge_json(struct maker *maker, const struct fact_edge *edge) {
   set_int(maker, "fused_bytes", edge->bytes[SIDE_FUSED]);
   set_real(maker, "apart_us", edge->weighed ? edge->apart.us : NAN);
   set_real(maker, "one_us", edge->weighed ? edge->fused.us : NAN);
-  close(maker, "}");
+  close_value(maker, "}");
 }
 
 // ---- plans ----
@@ -214,10 +214,10 @@ static void set_cost(struct maker *maker, const struct cost *cost) {
 
 static void operands_json(struct maker *maker, const char *key, const struct operand *operands,
                           int n) {
-  open(maker, key, "[");
+  open_value(maker, key, "[");
   for (int i = 0; i < n; i++)
     set_text(maker, NULL, facts_tensor_name(maker->facts, operands[i].tensor));
-  close(maker, "]");
+  close_value(maker, "]");
 }
 
 static void kernel_json(struct maker *maker, const struct fact_plan *plan, int32_t index) {
@@ -230,17 +230,17 @@ static void kernel_json(struct maker *maker, const struct fact_plan *plan, int32
   set_text(maker, "kind", step_kind_name(step->kind));
   set_text(maker, "over", facts_rows_word(step->rows));
   set_int(maker, "chain", step->chain);
-  open(maker, "nodes", "[");
+  open_value(maker, "nodes", "[");
   for (int i = 0; i < step->n_nodes; i++)
     set_int(maker, NULL, step->nodes[i]);
-  close(maker, "]");
+  close_value(maker, "]");
   operands_json(maker, "reads", step->in, step->n_in);
   operands_json(maker, "writes", step->out, step->n_out);
   set_cost(maker, &kernel->cost);
   set_text(maker, "bound", cost_bound_name(kernel->cost.bound));
   set_real(maker, "flops_per_byte", kernel->intensity);
   set_text(maker, "point", facts_point_name(plan->side, kernel->point, point));
-  close(maker, "}");
+  close_value(maker, "}");
 }
 
 static void buffer_json(struct maker *maker, const struct fact_plan *plan,
@@ -257,26 +257,26 @@ static void buffer_json(struct maker *maker, const struct fact_plan *plan,
   set_int(maker, "last_kernel", buffer->last);
   set_bool(maker, "input", buffer->first < 0);
   set_bool(maker, "output", buffer->last >= plan->plan->n_steps);
-  close(maker, "}");
+  close_value(maker, "}");
 }
 
 static void memory_json(struct maker *maker, const struct fact_plan *plan) {
-  open(maker, "memory", "{");
+  open_value(maker, "memory", "{");
   set_int(maker, "arena_bytes", (double)plan->plan->arena_bytes);
   set_int(maker, "tile_bytes", (double)plan->plan->tile_bytes);
   set_int(maker, "max_tokens", plan->plan->limits.max_tokens);
   set_int(maker, "max_sequences", plan->plan->limits.max_seqs);
   set_int(maker, "max_sequence_length", plan->plan->limits.max_seqlen);
-  open(maker, "buffers", "[");
+  open_value(maker, "buffers", "[");
   for (int32_t b = 0; b < plan->n_buffers; b++)
     buffer_json(maker, plan, &plan->buffers[b]);
-  close(maker, "]");
-  close(maker, "}");
+  close_value(maker, "]");
+  close_value(maker, "}");
 }
 
 static void points_json(struct maker *maker, const struct fact_plan *plan) {
   char name[FACTS_POINT], label[FACTS_LABEL];
-  open(maker, "roofline", "[");
+  open_value(maker, "roofline", "[");
   for (int32_t p = 0; p < plan->n_points; p++) {
     const struct fact_point *point = &plan->points[p];
     const struct fact_kernel *kernel = &plan->kernels[point->kernel];
@@ -288,25 +288,25 @@ static void points_json(struct maker *maker, const struct fact_plan *plan) {
     set_real(maker, "flops_per_s", facts_point_rate(plan, point));
     set_real(maker, "roof_flops_per_s", facts_roof(maker->facts, kernel));
     set_real(maker, "us_in_all", point->us);
-    close(maker, "}");
+    close_value(maker, "}");
   }
-  close(maker, "]");
+  close_value(maker, "]");
 }
 
 static void plan_json(struct maker *maker, const struct fact_plan *plan) {
   open_part(maker, plan->side == SIDE_OFF ? "unfused" : "fused", "{");
   set_text(maker, "fusion", fusion_name(plan->plan->mode));
-  open(maker, "total", "{");
+  open_value(maker, "total", "{");
   set_int(maker, "kernels", plan->total.launches);
   set_cost(maker, &plan->total);
-  close(maker, "}");
-  open(maker, "kernels", "[");
+  close_value(maker, "}");
+  open_value(maker, "kernels", "[");
   for (int32_t k = 0; k < plan->plan->n_steps; k++)
     kernel_json(maker, plan, k);
-  close(maker, "]");
+  close_value(maker, "]");
   memory_json(maker, plan);
   points_json(maker, plan);
-  close(maker, "}");
+  close_value(maker, "}");
 }
 
 static void sizes_json(struct maker *maker) {
@@ -315,17 +315,17 @@ static void sizes_json(struct maker *maker) {
   set_int(maker, "graphs", sizes->n_graphs);
   set_int(maker, "ran_tokens", (double)sizes->ran_tokens);
   set_real(maker, "waste_us", sizes->waste_us);
-  open(maker, "sizes", "[");
+  open_value(maker, "sizes", "[");
   for (int32_t i = 0; i < sizes->n; i++) {
     open_entry(maker);
     set_int(maker, "tokens", sizes->sizes[i].tokens);
     set_int(maker, "fewest_tokens", sizes->sizes[i].fewest);
     set_real(maker, "worst_waste", sizes->sizes[i].worst);
     set_real(maker, "mean_waste", sizes->sizes[i].mean);
-    close(maker, "}");
+    close_value(maker, "}");
   }
-  close(maker, "]");
-  close(maker, "}");
+  close_value(maker, "]");
+  close_value(maker, "}");
 }
 
 // ---- the whole ----
@@ -340,15 +340,15 @@ void explain_json(const struct facts *facts, struct out *out) {
   open_part(&maker, "nodes", "[");
   for (int32_t n = 0; n < facts->model->graph.n_nodes; n++)
     node_json(&maker, n);
-  close(&maker, "]");
+  close_value(&maker, "]");
   open_part(&maker, "edges", "[");
   for (int32_t e = 0; e < facts->n_edges; e++)
     edge_json(&maker, &facts->edges[e]);
-  close(&maker, "]");
+  close_value(&maker, "]");
   open_part(&maker, "plans", "{");
   for (int mode = SIDES - 1; mode >= 0; mode--)
     plan_json(&maker, &facts->plans[mode]);
-  close(&maker, "}");
+  close_value(&maker, "}");
   if (facts->sizes.n > 0) sizes_json(&maker);
   out_raw(out, "}\n");
 }

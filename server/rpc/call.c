@@ -64,6 +64,23 @@ void call_on_cancel(struct call *call, cancel_hook hook, void *arg) {
   call->cancel_arg = arg;
 }
 
+bool call_reserve(struct call *call, size_t bytes) {
+  struct grpc_room *room = &call->h2->room;
+  // They have been taken from what is free already: what was (free - held) / 2 then is
+  // (free + bytes - held) / 2 now.
+  int64_t fair_bytes = slab_pool_fair_bytes(room->pool, room->held_bytes);
+  if (fair_bytes != INT64_MAX && (int64_t)bytes > 2 * fair_bytes) return false;
+  room->held_bytes += (int64_t)bytes;
+  call->reserved_bytes += (int64_t)bytes;
+  return true;
+}
+
+void call_release(struct call *call, size_t bytes) {
+  FW_ASSERT(call->reserved_bytes >= (int64_t)bytes);
+  call->h2->room.held_bytes -= (int64_t)bytes;
+  call->reserved_bytes -= (int64_t)bytes;
+}
+
 void call_cancel(struct call *call, enum status why) {
   FW_ASSERT(call->state == CALL_HANDLING);
   cancel_hook hook = call->cancel;

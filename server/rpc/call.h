@@ -55,6 +55,11 @@ struct rpc *call_rpc(const struct call *call);
 // `why`: what the client is told in the place of the handler's answer; STATUS_CANCELLED: nobody is.
 typedef void (*cancel_hook)(void *arg, enum status why);
 void call_on_cancel(struct call *call, cancel_hook hook, void *arg);
+// Memory that the handler took for the answer counts against the connection, until call_release or
+// the call's end. False: that is more than the connection may have (grpc_room_fair); answer
+// RESOURCE_EXHAUSTED.
+bool call_reserve(struct call *call, size_t bytes);
+void call_release(struct call *call, size_t bytes);
 
 // Answer OK with one message: `head` (copied) followed by `payload` slices (borrowed until `done`,
 // which is called exactly once on this loop thread, also when the stream or the connection dies

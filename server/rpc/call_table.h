@@ -29,6 +29,7 @@ struct call {
   bool remote_closed; // END_STREAM has come
   struct deadline deadline;
   int64_t headers_ns, message_ns;
+  int64_t reserved_bytes; // in h2->room.held_bytes; call_reserve
   const struct method *method;
   struct grpc_framer framer;
   cancel_hook cancel;

@@ -163,6 +163,12 @@ static enum status framer_grow(struct grpc_framer *framer, struct grpc_room *roo
   return STATUS_OK;
 }
 
+// A slab is up to twice as large as what it is for.
+bool grpc_room_fair(const struct grpc_room *room, size_t bytes) {
+  int64_t slab_bytes = bytes < GRPC_SMALL_SLAB_BYTES ? GRPC_SMALL_SLAB_BYTES : 2 * (int64_t)bytes;
+  return slab_bytes <= slab_pool_fair_bytes(room->pool, room->held_bytes);
+}
+
 // The prefix is complete: check it, count the declared length, take the first slab.
 static enum status framer_start(struct grpc_framer *framer, struct grpc_room *room,
                                 enum grpc_encoding encoding, struct error *err) {
@@ -183,6 +189,13 @@ static enum status framer_start(struct grpc_framer *framer, struct grpc_room *ro
                      "message of %" PRIu32 " bytes beside %" PRId64
                      " held for this connection is more than limits.connection_bytes (%" PRId64 ")",
                      framer->declared, room->held_bytes, room->connection_bytes);
+  }
+  if (!grpc_room_fair(room, framer->declared)) {
+    metrics_call_refused(CALL_REFUSED_TOTAL_BYTES);
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                     "no room for a message of %" PRIu32 " bytes beside %" PRId64
+                     " held for this connection: limits.total_bytes is nearly used up",
+                     framer->declared, room->held_bytes);
   }
   framer->counted = framer->declared;
   room->held_bytes += framer->counted;

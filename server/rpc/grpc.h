@@ -41,6 +41,9 @@ struct grpc_room {
       ahead_limit; // slabs may be allocated so far ahead of the bytes; then they grow as bytes come
   int64_t held_bytes, ahead_bytes;
 };
+// Whether this connection may have a message of `bytes`, as far as the process's budget goes
+// (slab_pool_fair_bytes).
+bool grpc_room_fair(const struct grpc_room *room, size_t bytes);
 
 // Assembles the one message of a unary call from DATA bytes cut anywhere. As long as the connection
 // is not too far ahead, the slab has the message's size from the start and each byte is copied

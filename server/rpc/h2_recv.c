@@ -56,6 +56,7 @@ void h2_call_end(struct call *call) {
   if (call->message_ns && !(call->stream && call->stream->many_in))
     h2->busy_bytes -= call->framer.counted;
   grpc_framer_drop(&call->framer, &h2->room);
+  h2->room.held_bytes -= call->reserved_bytes;
   if (call->stream) stream_close(call);
   if (call->answer) out_ref_put(&call->answer->ref);
   if (call->trace) trace_end(h2->rpc->trace, call->trace, clock_now_ns());

@@ -205,7 +205,9 @@ static bool put_aside(struct call *call, const uint8_t *data, size_t bytes) {
     size_t room = BACKLOG_FIRST_BYTES;
     while (room < needed)
       room *= 2;
-    if ((int64_t)room > h2->room.connection_bytes - h2->room.held_bytes) return false;
+    if ((int64_t)room > h2->room.connection_bytes - h2->room.held_bytes ||
+        !grpc_room_fair(&h2->room, room))
+      return false;
     struct slab *slab = slab_get(h2->room.pool, room);
     if (!slab) return false;
     if (kept) memcpy(slab->data, aside->slab->data + aside->at, kept);

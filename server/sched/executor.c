@@ -25,22 +25,21 @@ struct port {
 
 struct job;
 struct executor {
+  struct port ports[LIMIT_LOOPS];
   struct executor_options options;
   struct core *core;
   struct wake wake;
-  struct port ports[LIMIT_LOOPS];
   pthread_t thread;
   struct wake opened; // the opener waits here
-  _Atomic bool warm;
-  enum status warm_status; // before `warm`
   struct error *warm_error;
-  _Atomic bool stopping, cancels;
   struct job *_Atomic job; // NULL: none
+  enum status warm_status; // before `warm`
   _Atomic int32_t queued;
   _Atomic uint64_t finished; // requests and jobs
   _Atomic int64_t oldest_ns; // core_oldest_ns
   uint64_t seen_finished;    // executor_stuck_ns
   int64_t seen_ns;
+  _Atomic bool warm, stopping, cancels;
   bool stopped;
 };
 

@@ -74,6 +74,7 @@ struct request {
   struct executor *executor; // that it was submitted to
   void *item;                // the api's: its place in a stream; NULL: a call of its own
   uint32_t message_bytes;    // of what `message` holds
+  bool reserved;             // `response` counts against the call's connection
   enum status gone; // the loop's: what the client was told (STATUS_CANCELLED: nothing) when its
                     // call ended before this came back; STATUS_OK: it has not
   // Result

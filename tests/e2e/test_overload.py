@@ -156,6 +156,29 @@ class OverloadTest(unittest.TestCase):
             time.sleep(0.02)
         daemon.stop()
 
+    def test_greedy_connections_leave_memory_to_others(self):
+        """Many that hold as much as they can get: the process's budget is not used up by them."""
+        limits = {"connection_bytes": 16 * MIB, "total_bytes": 64 * MIB, "message_bytes": 4 * MIB}
+        daemon = self.start(("echo",), {"limits": limits})
+        body, greedy = h2.grpc_message(echo_request(512)[0]), []
+        for _ in range(20):
+            connection = self.connect(daemon, settings=[(4, 0)], window_updates=False)
+            greedy.append(connection)
+            for _ in range(7):  # what its window allows
+                connection.send_data(connection.send_headers(h2.grpc_headers(INFER)), body)
+        end = time.monotonic() + 30
+        while daemon.metrics()['fusewire_calls_refused_total{reason="total_bytes"}'] == 0:
+            self.assertLess(time.monotonic(), end, "nobody was refused: the budget was never short")
+            time.sleep(0.02)
+        self.beside(daemon)
+        held = daemon.metrics()["fusewire_message_bytes"]
+        print(f"{held / MIB:.1f} of 64 MiB are held for twenty of them")
+        self.assertLess(held, limits["total_bytes"])
+        for connection in greedy:
+            connection.close()
+        self.beside(daemon, 1)
+        daemon.stop()
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -16,7 +16,8 @@ struct call {
   int answers;
   enum status status;
   char text[ERROR_MESSAGE_BYTES];
-  bool gone;
+  bool gone, no_room;
+  size_t reserved;
   size_t reply_bytes;
   uint8_t reply[65536]; // last: not cleared between calls
 };
@@ -67,6 +68,15 @@ struct trace_span *call_trace(const struct call *c) {
 struct trace_source *rpc_trace(const struct rpc *rpc) {
   (void)rpc;
   return NULL;
+}
+bool call_reserve(struct call *c, size_t bytes) {
+  if (c->no_room) return false;
+  c->reserved += bytes;
+  return true;
+}
+void call_release(struct call *c, size_t bytes) {
+  assert_true(c->reserved >= bytes);
+  c->reserved -= bytes;
 }
 struct rpc *call_rpc(const struct call *c) {
   (void)c;

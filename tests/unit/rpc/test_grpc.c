@@ -330,6 +330,37 @@ static void trace_parents_are_taken_as_the_standard_has_them(void **state) {
     assert_false(grpc_traceparent_ok((const uint8_t *)bad[i], strlen(bad[i])));
 }
 
+// However many connections take what they can get, one that wants little gets it.
+static void greedy_connections_leave_room(void **state) {
+  struct rig *rig = *state;
+  enum { GREEDY = 7, MESSAGES = 64 };
+  static struct grpc_framer framers[GREEDY][MESSAGES];
+  struct grpc_room rooms[GREEDY];
+  static uint8_t message[GRPC_PREFIX_BYTES + (1 << 20)];
+  rig->budget.limit_bytes = 64 << 20;
+  memset(framers, 0, sizeof framers);
+  grpc_prefix_write(message, 1 << 20);
+  for (int g = 0; g < GREEDY; g++) {
+    rooms[g] = rig->room;
+    rooms[g].connection_bytes = 64 << 20;
+  }
+  int n_ok[GREEDY] = {0};
+  for (int m = 0; m < MESSAGES; m++)
+    for (int g = 0; g < GREEDY; g++)
+      n_ok[g] += grpc_framer_feed(&framers[g][m], &rooms[g], GRPC_IDENTITY, message, sizeof message,
+                                  &rig->err) == STATUS_OK;
+  assert_non_null(strstr(rig->err.message, "limits.total_bytes"));
+  for (int g = 0; g < GREEDY; g++)
+    assert_in_range(n_ok[g], 4, 9);
+  assert_true(atomic_load(&rig->budget.used_bytes) > 32 << 20);
+  assert_true(atomic_load(&rig->budget.used_bytes) < 62 << 20);
+  grpc_prefix_write(message, 100000);
+  assert_int_equal(feed(rig, message, GRPC_PREFIX_BYTES + 100000), STATUS_OK);
+  for (int m = 0; m < MESSAGES; m++)
+    for (int g = 0; g < GREEDY; g++)
+      grpc_framer_drop(&framers[g][m], &rooms[g]);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(trace_parents_are_taken_as_the_standard_has_them),
@@ -352,6 +383,7 @@ int main(void) {
       FRAMER_TEST(declared_lengths_count_against_the_connection),
       FRAMER_TEST(used_up_total_is_refused_by_name_also_when_growing),
       FRAMER_TEST(large_message_in_random_pieces_is_whole),
+      FRAMER_TEST(greedy_connections_leave_room),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
