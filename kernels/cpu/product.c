@@ -21,7 +21,7 @@ struct product {
   struct product_spec spec;
   enum product_kind kind;
   uint8_t layout; // enum own_layout
-  int32_t n_units;
+  int32_t n_units, unit_cols;
   char *packed;          // PRODUCT_OWN: [n columns up to whole panels, k]
   bool owned;            // `packed` is to be freed
   bool direct;           // the library writes y itself (fp32 y, or nothing left for our epilogue)
@@ -36,8 +36,11 @@ const char *product_kind_name(enum product_kind kind) {
 }
 
 // ---- creation ----
-static int32_t unit_cols(const struct product_spec *spec) { // PRODUCT_OWN; AMX needs the most
-  return spec->problem.w_dtype == DTYPE_BF16 ? OWN_GROUP_COLS : spec->ops->group_cols;
+// Of PRODUCT_OWN: whole groups (AMX's are the widest), more than one where units would be too many.
+static int32_t unit_cols(const struct product_spec *spec) {
+  int32_t group = spec->problem.w_dtype == DTYPE_BF16 ? OWN_GROUP_COLS : spec->ops->group_cols;
+  int32_t groups = (spec->problem.n + group - 1) / group;
+  return group * ((groups + PRODUCT_UNITS_MAX - 1) / PRODUCT_UNITS_MAX);
 }
 
 static int32_t count_units(const struct product_spec *spec, enum product_kind kind) {
@@ -170,6 +173,7 @@ struct product *product_create(const struct product_spec *spec, product_read_row
   if (!p) return NULL;
   p->spec = *spec;
   p->n_units = n_units;
+  p->unit_cols = unit_cols(spec);
   p->kind = kind;
   p->layout = kind == PRODUCT_OWN ? layout_of(spec) : OWN_NONE;
   const struct linear_problem *problem = &spec->problem;
@@ -210,7 +214,7 @@ const void *product_packed(const struct product *p) {
 
 const void *product_unit_weights(const struct product *p, int32_t unit) {
   if (!p->packed || unit >= p->n_units) return NULL;
-  return p->packed + packed_bytes(p, unit * unit_cols(&p->spec));
+  return p->packed + packed_bytes(p, unit * p->unit_cols);
 }
 
 int64_t product_bytes(const struct product *p) {
@@ -260,7 +264,7 @@ static struct epilogue_call columns_epilogue(const struct product *p, const stru
 }
 
 static void run_own(const struct product *p, const struct product_run *run) {
-  int32_t cols = unit_cols(&p->spec);
+  int32_t cols = p->unit_cols;
   int32_t first = run->unit * cols, end = first + run->n_units * cols;
   if (end > p->spec.problem.n) end = p->spec.problem.n;
   struct product_call call = {.rows = run->rows,

@@ -11,7 +11,8 @@
 
 #include "kernels/cpu/features.h"
 
-#define PRODUCT_ROWS 64 // most rows of one call
+#define PRODUCT_ROWS 64         // most rows of one call
+#define PRODUCT_UNITS_MAX 65535 // of one product: a unit has more columns where it is wider
 
 enum product_kind {
   PRODUCT_AUTO,    // what measured best

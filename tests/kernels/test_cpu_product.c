@@ -231,6 +231,55 @@ static void a_bad_row_stays_in_its_row(void **state) {
   }
 }
 
+static bool read_small_numbers(void *arg, int32_t first, int32_t rows, void *out) {
+  int32_t k = *(const int32_t *)arg;
+  for (int64_t i = 0; i < (int64_t)rows * k; i++)
+    ((float *)out)[i] = (float)((first + i / k) % 5);
+  return true;
+}
+
+// What a hostile model file may ask for: numbers of rows and columns whose products leave 32 bits,
+// and more columns than units. Whole numbers, so that every sum is exact.
+static void huge_sizes_are_computed(void **state) {
+  (void)state;
+  static const int32_t sizes[][2] = {{3, 2000003}, {64 * PRODUCT_UNITS_MAX + 77, 1}};
+  struct cpu_features features;
+  cpu_detect(&features);
+  for (int i = 0; i < 2; i++) {
+    int32_t n = sizes[i][0], k = sizes[i][1];
+    struct product_spec spec = {.problem = {.n = n,
+                                            .k = k,
+                                            .x_dtype = DTYPE_F32,
+                                            .w_dtype = DTYPE_F32,
+                                            .y_dtype = DTYPE_F32},
+                                .x_stride = k,
+                                .y_stride = n,
+                                .n_threads = 2,
+                                .kind = PRODUCT_OWN,
+                                .features = &features,
+                                .ops = cpu_ops_for(features.isa)};
+    const char *why = "";
+    struct product *product = product_create(&spec, read_small_numbers, &k, &why);
+    if (!product) fail_msg("%s", why);
+    int32_t units = product_units(product);
+    assert_in_range(units, 1, PRODUCT_UNITS_MAX);
+    float *x = malloc((size_t)k * sizeof *x), *y = malloc((size_t)n * sizeof *y);
+    for (int32_t j = 0; j < k; j++)
+      x[j] = 1;
+    void *workspace = aligned_alloc(64, (product_workspace_bytes(product) + 63) & ~(size_t)63);
+    for (int32_t unit = 0, some; unit < units; unit += some) {
+      some = unit == 0 && units > 1 ? 1 : units - unit;
+      struct product_run run = {
+          .unit = unit, .n_units = some, .rows = 1, .x = x, .y = y, .workspace = workspace};
+      assert_true(product_run(product, &run));
+    }
+    for (int32_t j = 0; j < n; j++)
+      if (y[j] != (float)k * (float)(j % 5)) fail_msg("n %d k %d: y[%d] is %g", n, k, j, y[j]);
+    free(x), free(y), free(workspace);
+    product_destroy(product);
+  }
+}
+
 int main(void) {
   test_seed_now();
   product_thread_init();
@@ -241,6 +290,7 @@ int main(void) {
       cmocka_unit_test(every_epilogue_matches_the_reference),
       cmocka_unit_test(bf16_products_may_write_fp32),
       cmocka_unit_test(a_bad_row_stays_in_its_row),
+      cmocka_unit_test(huge_sizes_are_computed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,8 +200,9 @@ INLINE void run_columns(const struct product_call *call, const struct source *so
   for (int32_t col = 0; col < call->n; col += PANEL) {
     const char *panel = (const char *)call->weights + (int64_t)col * call->k * bytes;
     for (int32_t part = 0; part < parts; part++) {
-      int32_t at = call->k * part / parts / 4 * 4;
-      int32_t end = part + 1 == parts ? call->k : call->k * (part + 1) / parts / 4 * 4;
+      int64_t k = call->k; // times parts: wider than 32 bits from a million on
+      int32_t at = (int32_t)(k * part / parts / 4 * 4);
+      int32_t end = part + 1 == parts ? call->k : (int32_t)(k * (part + 1) / parts / 4 * 4);
       const char *w = panel + (int64_t)at * PANEL * bytes;
       const char *next = panel + (int64_t)end * PANEL * bytes;
       if (end == call->k && col + PANEL >= call->n && call->next) next = call->next;

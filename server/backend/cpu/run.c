@@ -234,6 +234,8 @@ static bool run_units(const struct worker *w, struct desk *desk) {
   return true;
 }
 
+_Static_assert(PRODUCT_UNITS_MAX <= DESK_UNITS_MAX, "every product fits on a desk");
+
 static void run_step_shared(const struct worker *w, const struct tile *tile, int32_t index) {
   struct device *device = w->e->bound->device;
   struct desk *desk = desk_of(device->desks, w->index);
