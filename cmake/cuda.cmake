@@ -28,7 +28,8 @@ if(WITH_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES OFF) # each target of kernels/cuda.cmake names its own
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
-  # Headers of CUPTI, for the live audit and bench_audit; the library is opened late. One of them, C otherwise, includes C++'s <string>.
+  # Headers of CUPTI, for the live audit and bench_audit; the library is opened late. One of them, C otherwise, includes
+  # C++'s <string>.
   find_path(CUPTI_INCLUDE_DIR cupti_range_profiler.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
     "${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include" "${CUDAToolkit_BIN_DIR}/../extras/CUPTI/include")
   if(CUPTI_INCLUDE_DIR)
