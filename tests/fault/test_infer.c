@@ -174,6 +174,11 @@ int main(void) {
        .path = "/grpc.health.v1.Health/Check",
        .request = "\0\0\0\0\0",
        .request_bytes = 5},
+      {.name = "stream", .path = "/inference.GRPCInferenceService/ModelStreamInfer"},
+      {.name = "reflection",
+       .path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+       .request = "\0\0\0\0\x02\x3a\0",
+       .request_bytes = 7},
       {.name = "unknown",
        .path = "/no.Such/Method",
        .request = "\0\0\0\0\0",
@@ -182,6 +187,12 @@ int main(void) {
   };
   jobs[0].request_bytes = request_make(jobs[0].request, sizeof jobs[0].request, false);
   jobs[1].request_bytes = request_make(jobs[1].request, sizeof jobs[1].request, true);
+  // Three requests on one stream, the second of them refused.
+  for (struct job *part = jobs, *stream = &jobs[4]; part < jobs + 3; part++) {
+    const struct job *one = &jobs[part == jobs + 1];
+    memcpy(stream->request + stream->request_bytes, one->request, one->request_bytes);
+    stream->request_bytes += one->request_bytes;
+  }
   log_setup(LOG_ERROR, LOG_TEXT);
   if (start() != 0) return 1;
   int failed = 0;
