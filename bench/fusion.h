@@ -200,12 +200,13 @@ static void fusion_print_rates(const struct fusion_bench *b) {
          b->backend->caps(b->device)->n_threads, r->copy / 1e9, r->cache / 1e9, r->vector / 1e9,
          r->product[b->small ? DTYPE_F32 : DTYPE_BF16] / 1e9);
   printf("\"read_gbps\": %.1f, \"triad_gbps\": %.1f, \"write_gbps\": %.1f, \"cache_bytes\": %lld, "
-         "\"special_gflops\": %.1f, \"special_16_gflops\": %.1f, \"softmax_gflops\": %.1f, "
-         "\"epilogue_gflops\": %.1f, \"fused_product\": %.3f, \"launch_us\": %.3f, "
-         "\"row_bytes\": %lld}\n",
-         r->read / 1e9, r->triad / 1e9, r->write / 1e9, (long long)r->cache_bytes, r->special / 1e9,
-         r->special_16 / 1e9, r->softmax / 1e9, r->epilogue / 1e9, r->fused_product, r->launch_us,
-         (long long)r->row_bytes);
+         "\"row_bytes\": %lld, \"fused_product\": %.3f, \"launch_us\": %.3f, ",
+         r->read / 1e9, r->triad / 1e9, r->write / 1e9, (long long)r->cache_bytes,
+         (long long)r->row_bytes, r->fused_product, r->launch_us);
+  printf("\"reduced_gflops\": %.1f, \"special_gflops\": %.1f, \"special_16_gflops\": %.1f, "
+         "\"softmax_gflops\": %.1f, \"epilogue_gflops\": %.1f}\n",
+         r->reduced / 1e9, r->special / 1e9, r->special_16 / 1e9, r->softmax / 1e9,
+         r->epilogue / 1e9);
 }
 
 // bench_fusion [--seconds S] [chain|reductions|epilogue|attention]...: all of them by default.

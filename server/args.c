@@ -17,6 +17,7 @@ const char args_help[] =
     "  --admin ADDRESS   address of /metrics and /v2/health, instead of server.admin (\"\": none)\n"
     "  --check           validate settings, models and weights; bind nothing; exit 2 when "
     "something is wrong\n"
+    "  --quick           of tune: a second or two, and figures that mean little; to try it out\n"
     "  --print-config    print the default settings with their documentation\n"
     "  --version         print the version\n"
     "  --help            print this\n"
@@ -41,6 +42,7 @@ struct flag {
 
 static bool flag_set(struct args *args, const char *word) {
   const struct flag flags[] = {{"--check", &args->check},
+                               {"--quick", &args->quick},
                                {"--print-config", &args->print_config},
                                {"--version", &args->version},
                                {"--help", &args->help},
@@ -97,5 +99,7 @@ enum status args_parse(int argc, char **argv, struct args *out, struct error *er
       status = take_option(argc, argv, &i, out, err);
     if (status != STATUS_OK) return status;
   }
+  if (out->quick && !out->tune)
+    return error_set(err, STATUS_INVALID_ARGUMENT, "option --quick belongs to fusewired tune");
   return STATUS_OK;
 }

@@ -11,6 +11,7 @@ struct args {
   int n_models;
   const char *listen, *admin; // NULL: as the server file says
   bool tune;                  // the first word
+  bool quick;                 // of tune
   bool check, print_config, version, help;
 };
 

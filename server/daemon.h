@@ -9,7 +9,7 @@
 enum exit_code { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
 
 // Measures the device and the products of the models, keeps both (tune.c).
-enum exit_code daemon_tune(const struct server_conf *conf);
+enum exit_code daemon_tune(const struct server_conf *conf, bool quick);
 // Validates devices and every model of `conf`, prints each error to stderr, binds nothing.
 // `n_errors`: those that the settings had already; the count printed last includes them.
 enum exit_code daemon_check(const struct server_conf *conf, int n_errors);

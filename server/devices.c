@@ -1,5 +1,4 @@
 #include "devices.h"
-#include "backend/measure.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "obs/expo.h"
@@ -151,11 +150,11 @@ struct plan_caps devices_plan_caps(const struct devices *devices) {
   return caps;
 }
 
-enum status devices_measure(struct devices *devices, struct error *err) {
-  struct measure_options options = {0};
+enum status devices_measure(struct devices *devices, const struct measure_options *options,
+                            struct error *err) {
   int64_t start = clock_now_ns();
   enum status status =
-      measure_rates(devices->backend, devices->list[0], &options, &devices->facts.rates, err);
+      measure_rates(devices->backend, devices->list[0], options, &devices->facts.rates, err);
   if (status != STATUS_OK) return status;
   devices->facts.measured = true;
   const struct device_rates *r = &devices->facts.rates;
@@ -170,8 +169,9 @@ enum status devices_measure(struct devices *devices, struct error *err) {
 
 void devices_measure_first(const struct server_conf *conf, struct devices *devices) {
   struct error why;
+  struct measure_options options = {0};
   if (devices->facts.measured || !conf->measure) return; // later starts find the file
-  if (devices_measure(devices, &why) != STATUS_OK)
+  if (devices_measure(devices, &options, &why) != STATUS_OK)
     log_warn("rates_not_kept", "measuring %s: %s", devices->names[0], why.message);
 }
 

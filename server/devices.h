@@ -4,6 +4,7 @@
 #define DEVICES_H
 
 #include "backend/backend.h"
+#include "backend/measure.h"
 #include "backend/rates_file.h"
 #include "conf/server_conf.h"
 
@@ -29,7 +30,8 @@ void devices_close(struct devices *devices);
 struct plan_caps devices_plan_caps(const struct devices *devices);
 // Measures the constants of the first device, and keeps them. Seconds, during which nothing else
 // should run on it.
-MUST_USE enum status devices_measure(struct devices *devices, struct error *err);
+MUST_USE enum status devices_measure(struct devices *devices, const struct measure_options *options,
+                                     struct error *err);
 // The same where `device.measure` is `first` and it was not done before. Before models are parsed.
 void devices_measure_first(const struct server_conf *conf, struct devices *devices);
 // fusewire_device_info, fusewire_device_memory_bytes, fusewire_device_fallback. Once; `devices`

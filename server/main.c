@@ -35,6 +35,6 @@ int main(int argc, char **argv) {
   // --check goes on to the models, so that one run shows every error.
   if (n_errors > 0 && !args.check) return EXIT_BAD_INPUT;
   log_setup((enum log_level)conf.log_level, (enum log_format)conf.log_format);
-  if (args.tune) return daemon_tune(&conf);
+  if (args.tune) return daemon_tune(&conf, args.quick);
   return args.check ? daemon_check(&conf, n_errors) : daemon_run(&conf, &args);
 }

@@ -6,6 +6,9 @@
 
 #include <stdio.h>
 
+static const struct measure_options quick_options = {
+    .buffer_bytes = 4 << 20, .seconds = 0.002, .scale = 8};
+
 #define LEAST_ROWS 32
 #define ROWS_STEP 4 // a measurement speaks for batches of half to twice its size
 
@@ -27,11 +30,12 @@ static void print_rates(const struct device_rates *rates, const struct plan_caps
          rates->read / 1e9, rates->triad / 1e9, rates->copy / 1e9, rates->write / 1e9,
          rates->cache / 1e9);
   print_products(rates, caps);
-  printf("GFLOP/s beside products: row programs %.1f, activations there %.1f, of 16 bits %.1f; "
+  printf("GFLOP/s beside products: row programs %.1f, reductions there %.1f, activations %.1f, of "
+         "16 bits %.1f; "
          "epilogues "
          "%.1f, softmax in attention %.1f\n",
-         rates->vector / 1e9, rates->special / 1e9, rates->special_16 / 1e9, rates->epilogue / 1e9,
-         rates->softmax / 1e9);
+         rates->vector / 1e9, rates->reduced / 1e9, rates->special / 1e9, rates->special_16 / 1e9,
+         rates->epilogue / 1e9, rates->softmax / 1e9);
   printf("%.2f us a step; products that a library does not do run at %.2f of a plain one's rate\n",
          rates->launch_us, rates->fused_product);
 }
@@ -49,25 +53,25 @@ static void print_shapes(const struct shape_table *table) {
 }
 
 static enum status tune_model(struct devices *devices, const struct model *model,
-                              struct error *err) {
-  struct measure_options options = {0};
+                              const struct measure_options *options, struct error *err) {
   for (int64_t m = LEAST_ROWS; m <= model->batch.max_tokens; m *= ROWS_STEP)
-    if (measure_shapes(devices->backend, devices->list[0], &options, &model->graph,
+    if (measure_shapes(devices->backend, devices->list[0], options, &model->graph,
                        model->plans[FUSION_ON], (int32_t)m, &devices->facts.shapes, err) < 0)
       return err->code;
   return STATUS_OK;
 }
 
-static enum status tune(struct parts *parts, struct error *err) {
+static enum status tune(struct parts *parts, bool quick, struct error *err) {
   struct devices *devices = &parts->devices;
+  struct measure_options options = quick ? quick_options : (struct measure_options){0};
   if (parts_parse_models(parts) > 0)
     return error_set(err, STATUS_INVALID_ARGUMENT, "nothing was measured");
-  enum status status = devices_measure(devices, err);
+  enum status status = devices_measure(devices, &options, err);
   if (status != STATUS_OK) return status;
   print_rates(&devices->facts.rates, &devices->backend->caps(devices->list[0])->plan);
   for (int i = 0; i < registry_count(parts->registry) && status == STATUS_OK; i++)
     if (registry_at(parts->registry, i))
-      status = tune_model(devices, registry_at(parts->registry, i), err);
+      status = tune_model(devices, registry_at(parts->registry, i), &options, err);
   if (status != STATUS_OK) return status;
   print_shapes(&devices->facts.shapes);
   if (!devices->facts_path[0]) {
@@ -79,12 +83,12 @@ static enum status tune(struct parts *parts, struct error *err) {
   return status;
 }
 
-enum exit_code daemon_tune(const struct server_conf *conf) {
+enum exit_code daemon_tune(const struct server_conf *conf, bool quick) {
   struct parts parts = {.conf = conf};
   struct error err = {0};
   int n_errors = 0;
   enum status status = parts_open_devices(&parts, &err);
-  if (status == STATUS_OK) status = tune(&parts, &err);
+  if (status == STATUS_OK) status = tune(&parts, quick, &err);
   if (status != STATUS_OK) daemon_report(&err, &n_errors);
   parts_close(&parts);
   if (status == STATUS_OK) return EXIT_GOOD;

@@ -23,6 +23,7 @@ static const struct field {
               {"write", offsetof(struct device_rates, write), 1e6, 1e15},
               {"cache", offsetof(struct device_rates, cache), 1e6, 1e16},
               {"vector", offsetof(struct device_rates, vector), 1e6, 1e17},
+              {"reduced", offsetof(struct device_rates, reduced), 1e6, 1e17},
               {"special", offsetof(struct device_rates, special), 1e6, 1e17},
               {"special_16", offsetof(struct device_rates, special_16), 1e6, 1e17},
               {"softmax", offsetof(struct device_rates, softmax), 1e6, 1e18},

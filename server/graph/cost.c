@@ -137,10 +137,13 @@ static double product_seconds(const struct kernel_work *work, const struct devic
 static double vector_seconds(const struct kernel_work *work, const struct device_rates *rates,
                              const struct batch_size *batch) {
   double special = traffic_at(&work->special_flops, batch),
-         plain = traffic_at(&work->traffic.flops, batch) - special -
-                 traffic_at(&work->product_flops, batch) -
-                 traffic_at(&work->epilogue_flops, batch) - traffic_at(&work->softmax_flops, batch);
-  return plain / rates->vector + special / (work->exact ? rates->special : rates->special_16);
+         reduced = traffic_at(&work->reduced_flops, batch),
+         others = special + reduced + traffic_at(&work->product_flops, batch) +
+                  traffic_at(&work->epilogue_flops, batch) +
+                  traffic_at(&work->softmax_flops, batch);
+  double plain = traffic_at(&work->traffic.flops, batch) - others;
+  return plain / rates->vector + reduced / rates->reduced +
+         special / (work->exact ? rates->special : rates->special_16);
 }
 
 // ---- one kernel ----
@@ -149,9 +152,18 @@ static enum cost_bound bound_of(const struct cost *cost) {
   return cost->compute_us > cost->memory_us ? BOUND_COMPUTE : BOUND_MEMORY;
 }
 
+// On a CPU, what reduces rows passes over them again and again in the core's cache, and waits for
+// memory in between; so do the kernels of an unfused attention.
+static bool reads_before_it_computes(const struct kernel_work *work) {
+  const struct traffic_rate *reduced = &work->reduced_flops;
+  return work->kind == STEP_SCORES || work->kind == STEP_CONTEXT ||
+         reduced->per_token + reduced->per_seq + reduced->per_score > 0;
+}
+
 // How long memory, the product and what is behind it take together.
 static double together(double memory, double product, double rest, const struct kernel_work *work,
                        const struct device_rates *rates) {
+  if (rates->units == 0 && reads_before_it_computes(work)) return memory + product + rest;
   if (work->kind != STEP_LINEAR || rates->overlap <= 0) return most(memory, product + rest);
   double p = rates->overlap, other = memory + rest;
   return product <= 0 ? other : pow(pow(product, p) + pow(other, p), 1 / p);

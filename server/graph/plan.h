@@ -95,7 +95,8 @@ struct kernel_work {
   struct traffic traffic;                  // compulsory bytes; all operations
   struct traffic_rate product_flops;       // of these, by the units that compute products
   struct traffic_rate softmax_flops;       // of these, between the products of a fused attention
-  struct traffic_rate special_flops;       // of these, activations and exponentials of row programs
+  struct traffic_rate reduced_flops;       // of these, norms and other reductions of rows
+  struct traffic_rate special_flops;       // of these, activations of row programs
   bool exact;                              //   which take them in their form for fp32
   struct traffic_rate epilogue_flops;      // of these, in a product's epilogue
   struct traffic_rate hot_read, hot_write; // of these bytes, those of a tensor that the kernel just

@@ -31,10 +31,10 @@ struct device_rates {
   double kept, kept_product;
   // Floating-point operations a second of large matrix products, by dtype of the operands.
   double product[DTYPE_COUNT];
-  // Of row programs, counted as docs/TRAFFIC.md does: plain operations (sums, products, maxima),
-  // and activations (8 operations each by convention) and exponentials, by the form of them that
-  // programs with fp32 results take and by the one of 16-bit results alone.
-  double vector, special, special_16;
+  // Of row programs, counted as docs/TRAFFIC.md does: plain operations (sums, products, maxima of
+  // two values), norms and other reductions of rows, and activations (8 operations each by
+  // convention) in the form that programs with fp32 results take, and in the one of 16-bit results.
+  double vector, reduced, special, special_16;
   double softmax; // of a fused attention beside its products: 6 operations a score
   // Of the same work in a product's epilogue: what one epilogue adds to the time of a product that
   // is bound by its arithmetic.

@@ -89,8 +89,11 @@ double inst_flops(const struct row_inst *inst) {
 }
 
 double inst_special_flops(const struct row_inst *inst) {
-  if (inst->op == RI_ACT) return inst->aux == ACT_RELU ? 0 : activation_flops(inst->aux);
-  return inst->op == RI_SOFTMAX; // an exponential
+  return inst->op == RI_ACT && inst->aux != ACT_RELU ? activation_flops(inst->aux) : 0;
+}
+
+double inst_reduced_flops(const struct row_inst *inst) {
+  return inst->op >= RI_SUM ? inst_flops(inst) : 0;
 }
 
 double program_flops(const struct row_program *program) { // a row

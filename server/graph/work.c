@@ -8,17 +8,20 @@
 #include <string.h>
 
 // ---- of a step ----
-static void add_special(enum row_kind rows, const struct row_program *program,
-                        struct kernel_work *work) {
-  double special = 0;
-  for (int i = 0; i < program->n_insts; i++)
+static void add_kinds(enum row_kind rows, const struct row_program *program,
+                      struct kernel_work *work) {
+  double special = 0, reduced = 0;
+  for (int i = 0; i < program->n_insts; i++) {
     special += inst_special_flops(&program->insts[i]);
+    reduced += inst_reduced_flops(&program->insts[i]);
+  }
   rate_add(&work->special_flops, rows, special * program->cols);
+  rate_add(&work->reduced_flops, rows, reduced * program->cols);
 }
 
 static void row_rates(const struct step *step, struct kernel_work *work) {
-  add_special(step->rows, &step->row, work);
-  add_special(step_before_rows(step), &step->before, work);
+  add_kinds(step->rows, &step->row, work);
+  add_kinds(step_before_rows(step), &step->before, work);
   for (int i = 0; i < step->row.n_outputs; i++)
     work->exact = work->exact || step->row.output_dtype[i] == DTYPE_F32;
 }
@@ -52,7 +55,7 @@ static void attention_rates(const struct attention_problem *problem, enum step_k
     work->softmax_flops.per_token = problem->causal ? softmax : 0;
   }
   if (kind == STEP_SCORES || kind == STEP_CONTEXT) work->product_flops.per_score = product;
-  if (kind == STEP_SCORES_SOFTMAX) work->special_flops.per_score = problem->heads;
+  if (kind == STEP_SCORES_SOFTMAX) attention_flops(problem, kind, &work->reduced_flops);
   work->exact = true; // scores are fp32
 }
 
@@ -84,7 +87,7 @@ struct kernel_work step_work(const struct step *step) {
   } else {
     work.dtype = step->attention.dtype;
     attention_rates(&step->attention, step->kind, &work);
-    add_special(step->rows, &step->finish, &work);
+    add_kinds(step->rows, &step->finish, &work);
   }
   return work;
 }
@@ -161,7 +164,7 @@ static bool is_read_outside(const struct planner *planner, int32_t tensor) {
 
 // Operations of a row op, by the instructions that it is lowered to.
 static double row_node_flops(const struct planner *planner, const struct node *node,
-                             enum row_kind rows, double *special) {
+                             enum row_kind rows, double *special, double *reduced) {
   const struct tensor *out = &planner->graph->tensors[node->out],
                       *in = &planner->graph->tensors[node->in[0]];
   int32_t cols = op_def_get(node->op)->whole_row && in->cols > out->cols ? in->cols : out->cols;
@@ -173,6 +176,7 @@ static double row_node_flops(const struct planner *planner, const struct node *n
     struct row_inst inst = {.op = builder.insts[i].op, .aux = builder.insts[i].aux};
     flops += inst_flops(&inst);
     *special += cols * inst_special_flops(&inst);
+    *reduced += cols * inst_reduced_flops(&inst);
   }
   return flops * cols;
 }
@@ -180,9 +184,13 @@ static double row_node_flops(const struct planner *planner, const struct node *n
 static void add_row_node(const struct planner *planner, const struct node *node, bool in_epilogue,
                          struct kernel_work *work) {
   const struct tensor *out = &planner->graph->tensors[node->out];
-  double special = 0, flops = row_node_flops(planner, node, out->rows, &special);
+  double special = 0, reduced = 0,
+         flops = row_node_flops(planner, node, out->rows, &special, &reduced);
   rate_add(&work->traffic.flops, out->rows, flops);
-  if (!in_epilogue) rate_add(&work->special_flops, out->rows, special);
+  if (!in_epilogue) {
+    rate_add(&work->special_flops, out->rows, special);
+    rate_add(&work->reduced_flops, out->rows, reduced);
+  }
   if (node->op == OP_POOL && node->attrs.pool != POOL_CLS)
     rate_add(&work->traffic.flops, ROWS_TOKENS, out->cols);
   if (in_epilogue) rate_add(&work->epilogue_flops, out->rows, flops);

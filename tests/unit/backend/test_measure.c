@@ -28,14 +28,13 @@ static void every_constant_is_measured(void **state) {
   struct error err = {0};
   if (measure_rates(&backend_cpu, device, &quick, &rates, &err) != STATUS_OK)
     fail_msg("%s", err.message);
-  const double found[] = {
-      rates.read,    rates.triad,      rates.copy,      rates.write,
-      rates.vector,  rates.epilogue,   rates.launch_us, rates.product[DTYPE_F32],
-      rates.special, rates.special_16, rates.softmax};
+  const double found[] = {rates.read,    rates.triad,    rates.copy,       rates.write,
+                          rates.vector,  rates.epilogue, rates.launch_us,  rates.product[DTYPE_F32],
+                          rates.reduced, rates.special,  rates.special_16, rates.softmax};
   const double old[] = {
-      before.read,    before.triad,      before.copy,      before.write,
-      before.vector,  before.epilogue,   before.launch_us, before.product[DTYPE_F32],
-      before.special, before.special_16, before.softmax};
+      before.read,    before.triad,    before.copy,       before.write,
+      before.vector,  before.epilogue, before.launch_us,  before.product[DTYPE_F32],
+      before.reduced, before.special,  before.special_16, before.softmax};
   for (size_t i = 0; i < sizeof found / sizeof *found; i++)
     if (!(found[i] > 0 && found[i] < 1e18) || found[i] == old[i])
       fail_msg("constant %zu: %g, default %g", i, found[i], old[i]);

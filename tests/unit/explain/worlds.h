@@ -18,7 +18,7 @@ static struct device_rates fixed_rates(double scale) {
   rates.copy = 10e9 * scale, rates.write = 8e9 * scale;
   rates.cache = 40e9 * scale, rates.cache_bytes = 32 << 20;
   rates.vector = rates.epilogue = rates.softmax = 20e9 * scale;
-  rates.special = rates.special_16 = 20e9 * scale;
+  rates.reduced = rates.special = rates.special_16 = 20e9 * scale;
   rates.product[DTYPE_F32] = 100e9 * scale;
   rates.product[DTYPE_BF16] = rates.product[DTYPE_F16] = 400e9 * scale;
   rates.launch_us = 2;

@@ -40,6 +40,7 @@ static inline struct device_rates odd_rates(uint32_t how) {
   rates.epilogue *= slow[how & 3];
   rates.vector *= slow[how >> 2 & 3];
   rates.special *= slow[how >> 2 & 3];
+  rates.reduced *= slow[how >> 2 & 3];
   rates.fused_product = how & 16 ? 0.1 : 1;
   rates.library_epilogues = how & 32 ? 1u << EPI_BIAS | 1u << EPI_ACT : 0;
   rates.launch_us = how & 64 ? 0 : 0.9;

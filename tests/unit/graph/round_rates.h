@@ -14,6 +14,7 @@ static inline struct device_rates round_rates(void) {
                                .cache = 4e12,
                                .cache_bytes = 40000000,
                                .vector = 10e12,
+                               .reduced = 10e12,
                                .special = 10e12,
                                .special_16 = 10e12,
                                .softmax = 10e12,
