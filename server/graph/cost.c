@@ -134,6 +134,13 @@ static double product_seconds(const struct kernel_work *work, const struct devic
   return traffic_at(&work->product_flops, batch) / product_rate(work, rates);
 }
 
+static double epilogue_seconds(const struct kernel_work *work, const struct device_rates *rates,
+                               const struct batch_size *batch) {
+  double special = traffic_at(&work->epilogue_special, batch),
+         plain = traffic_at(&work->epilogue_flops, batch) - special;
+  return special / rates->epilogue + plain / rates->vector;
+}
+
 static double vector_seconds(const struct kernel_work *work, const struct device_rates *rates,
                              const struct batch_size *batch) {
   double special = traffic_at(&work->special_flops, batch),
@@ -189,8 +196,7 @@ static struct cost price(const struct kernel_work *work, const struct device_rat
   double memory = moved > 0 ? moved / bandwidth(rates, write->expected / moved) : 0;
   memory = most(memory, passed / cache_rate(work, rates));
   double product = product_seconds(work, rates, batch),
-         rest = traffic_at(&work->epilogue_flops, batch) / rates->epilogue +
-                vector_seconds(work, rates, batch);
+         rest = epilogue_seconds(work, rates, batch) + vector_seconds(work, rates, batch);
   cost.memory_us = US * memory;
   cost.compute_us = US * (product + rest);
   bool starts = product > 0; // a pipeline that has to fill

@@ -99,6 +99,7 @@ struct kernel_work {
   struct traffic_rate special_flops;       // of these, activations of row programs
   bool exact;                              //   which take them in their form for fp32
   struct traffic_rate epilogue_flops;      // of these, in a product's epilogue
+  struct traffic_rate epilogue_special;    //   of these, activations
   struct traffic_rate hot_read, hot_write; // of these bytes, those of a tensor that the kernel just
                                            // before wrote, or just after reads
   struct traffic_rate again; // bytes of operands that tiles of an attention read again

@@ -14,7 +14,7 @@ struct device_rates device_rates_gpu(void) {
       .special = 4.2e12,
       .special_16 = 12.6e12,
       .softmax = 26e12,
-      .epilogue = 12.3e12,
+      .epilogue = 11.5e12,
       .library_epilogues = 1u << EPI_BIAS | 1u << EPI_ADD, // kernels/gemm/lt.h
       .fused_product = 0.92,
       .launch_us = 2.0,
@@ -54,7 +54,7 @@ struct device_rates device_rates_cpu(int threads) {
       .special = 6.5e9 * n,
       .special_16 = 6.5e9 * n,
       .softmax = 6.5e9 * n,
-      .epilogue = 8e9 * n,
+      .epilogue = 12e9 * n,
       .fused_product = 1,
       .launch_us = 1,
       .kept = 0.73,

@@ -32,10 +32,15 @@ static void linear_rates(const struct step *step, struct kernel_work *work) {
   for (int i = 0; i < linear->n_epilogue; i++) {
     const struct epilogue_op *op = &linear->epilogue[i];
     work->epilogue_kinds |= 1u << op->kind;
-    rate_add(&work->epilogue_flops, step->rows,
-             linear->n * (op->kind == EPI_ACT ? activation_flops(op->act) : 1.0));
+    bool act = op->kind == EPI_ACT;
+    double flops = linear->n * (act ? activation_flops(op->act) : 1.0);
+    rate_add(&work->epilogue_flops, step->rows, flops);
+    if (act && op->act != ACT_RELU) rate_add(&work->epilogue_special, step->rows, flops);
   }
   rate_add(&work->epilogue_flops, step->rows, program_flops(&step->finish));
+  for (int i = 0; i < step->finish.n_insts; i++)
+    rate_add(&work->epilogue_special, step->rows,
+             step->finish.cols * inst_special_flops(&step->finish.insts[i]));
 }
 
 // The two products of an attention, and the keys and values that each tile of queries reads.
@@ -193,7 +198,10 @@ static void add_row_node(const struct planner *planner, const struct node *node,
   }
   if (node->op == OP_POOL && node->attrs.pool != POOL_CLS)
     rate_add(&work->traffic.flops, ROWS_TOKENS, out->cols);
-  if (in_epilogue) rate_add(&work->epilogue_flops, out->rows, flops);
+  if (in_epilogue) {
+    rate_add(&work->epilogue_flops, out->rows, flops);
+    rate_add(&work->epilogue_special, out->rows, special);
+  }
 }
 
 static void add_linear_node(const struct planner *planner, const struct node *node,

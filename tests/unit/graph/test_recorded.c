@@ -246,6 +246,57 @@ static void experiments_on_the_gpu(void **state) {
   }
 }
 
+// The rates of the processor that measured are in the file's first line. What is farther off there:
+// two kernels of a norm by columns of 256 (one value a row between them), and unfused attention.
+static void take_rates(const char *line) {
+  static const struct {
+    const char *name;
+    size_t offset;
+    double unit;
+  } fields[] = {{"copy_gbps", offsetof(struct device_rates, copy), 1e9},
+                {"read_gbps", offsetof(struct device_rates, read), 1e9},
+                {"triad_gbps", offsetof(struct device_rates, triad), 1e9},
+                {"write_gbps", offsetof(struct device_rates, write), 1e9},
+                {"cache_gbps", offsetof(struct device_rates, cache), 1e9},
+                {"vector_gflops", offsetof(struct device_rates, vector), 1e9},
+                {"reduced_gflops", offsetof(struct device_rates, reduced), 1e9},
+                {"special_gflops", offsetof(struct device_rates, special), 1e9},
+                {"special_16_gflops", offsetof(struct device_rates, special_16), 1e9},
+                {"softmax_gflops", offsetof(struct device_rates, softmax), 1e9},
+                {"epilogue_gflops", offsetof(struct device_rates, epilogue), 1e9},
+                {"launch_us", offsetof(struct device_rates, launch_us), 1},
+                {"product_gflops", offsetof(struct device_rates, product[DTYPE_F32]), 1e9}};
+  if (!says(line, "backend", "cpu")) return;
+  on_gpu = false;
+  rates = device_rates_cpu((int)need(line, "threads"));
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+    *(double *)(void *)((char *)&rates + fields[i].offset) =
+        need(line, fields[i].name) * fields[i].unit;
+  rates.cache_bytes = (int64_t)need(line, "cache_bytes");
+  rates.row_bytes = (int64_t)need(line, "row_bytes");
+}
+
+static void experiments_on_the_cpu(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    int32_t least;
+    double most;
+  } parts[] = {{"chain", 10, 1.25},
+               {"layer_norm", 8, 1.7},
+               {"gelu_sum", 8, 1.3},
+               {"epilogue", 14, 1.3},
+               {"attention", 12, 1.7}};
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    begin("bench/results/fusion-cpu.jsonl: us");
+    wanted = parts[i].name, shortest = 0;
+    each_line("fusion-cpu.jsonl", take_rates);
+    assert_false(on_gpu);
+    each_line("fusion-cpu.jsonl", take_experiment);
+    end(parts[i].most, parts[i].least);
+  }
+}
+
 // ---- encoder stacks ----
 
 // Both plans of one batch: what fusing saves.
@@ -423,6 +474,7 @@ static void bytes_by_the_cards_counters(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(experiments_on_the_gpu),
+      cmocka_unit_test(experiments_on_the_cpu),
       cmocka_unit_test(encoder_stacks),
       cmocka_unit_test(single_kernels),
       cmocka_unit_test(bytes_by_the_cards_counters),
