@@ -7,6 +7,7 @@
 #   overload   an honest client's latency beside peers that take without giving   (bench/overload.py --help)
 #   ab    fused against unfused, in total and by kind of step                  (bench/ab.py --help)
 #   chain, reductions, epilogue, attention   fused against separate, measured against predicted   (bench/fusion.py --help)
+#   predicted   what the cost model makes of every measurement in bench/results   (tests/unit/graph/test_recorded.c)
 cmd_bench() {
   local what=${1:-}
   shift || true
@@ -20,7 +21,13 @@ cmd_bench() {
       bench_fusion "$what" "$@"
       return
       ;;
-    *) die "which one? ./dev bench cpu|rpc|overload|ab|soak|deadlines|faults|chain|reductions|epilogue|attention" ;;
+    predicted)
+      need_packages "${PACKAGES_BUILD[@]}"
+      build_preset release graph_test_recorded
+      (cd "$FW_ROOT" && build/release/tests/graph_test_recorded)
+      return
+      ;;
+    *) die "which one? ./dev bench cpu|rpc|overload|ab|soak|deadlines|faults|chain|reductions|epilogue|attention|predicted" ;;
   esac
   mkdir -p "$FW_ROOT/bench/results"
   need_packages "${PACKAGES_BUILD[@]}" "${PACKAGES_DEMO[@]}"

@@ -406,6 +406,7 @@ size_t row_source(const struct row_ir *ir, const struct row_tile *tile, const ch
                   size_t out_bytes) {
   struct text t = {.out = out, .size = out_bytes, .ir = ir, .tile = *tile};
   if (out_bytes > 0) out[0] = '\0';
+  text_listing(&t, name);
   put_head(&t, name);
   if (text_by_row(&t))
     put_by_rows(&t);

@@ -32,4 +32,7 @@ void text_pool_block(struct text *t, int value);
 void text_pool(struct text *t, int value, const char *name, const char *pad);
 void text_scalar_load(struct text *t, int value, const char *pad);
 
+// row_listing.c: what kernel `name` computes and how it is spread, as comments.
+void text_listing(struct text *t, const char *name);
+
 #endif

@@ -282,18 +282,19 @@ static void experiments_on_the_cpu(void **state) {
     const char *name;
     int32_t least;
     double most;
-  } parts[] = {{"chain", 10, 1.25},
+  } parts[] = {{"chain", 10, 1.35},
                {"layer_norm", 8, 1.7},
-               {"gelu_sum", 8, 1.3},
-               {"epilogue", 14, 1.3},
-               {"attention", 12, 1.7}};
-  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-    begin("bench/results/fusion-cpu.jsonl: us");
-    wanted = parts[i].name, shortest = 0;
-    each_line("fusion-cpu.jsonl", take_rates);
+               {"gelu_sum", 8, 1.7},
+               {"epilogue", 14, 1.5},
+               {"attention", 12, 1.8}};
+  static const char *const runs[] = {"fusion-cpu.jsonl", "fusion-cpu-2.jsonl"};
+  for (size_t i = 0; i < 2 * sizeof parts / sizeof *parts; i++) {
+    begin(runs[i % 2]);
+    wanted = parts[i / 2].name, shortest = 0;
+    each_line(runs[i % 2], take_rates);
     assert_false(on_gpu);
-    each_line("fusion-cpu.jsonl", take_experiment);
-    end(parts[i].most, parts[i].least);
+    each_line(runs[i % 2], take_experiment);
+    end(parts[i / 2].most, parts[i / 2].least);
   }
 }
 
