@@ -33,8 +33,9 @@ outputs:
 
 def measure(daemon, seconds):
     """{calls a second, p50, p99} of `still`, in us."""
-    done = subprocess.run([client_path(), "bench", "--url", daemon.address, "--model", "still", "--concurrency", "4", "--duration",
-                           f"{seconds}s", "--warmup", "0.3s", "--quiet", "--json", "-"], capture_output=True, text=True, check=True)
+    command = [client_path(), "bench", "--url", daemon.address, "--model", "still", "--concurrency", "4", "--duration", f"{seconds}s",
+               "--warmup", "0.3s", "--quiet", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     run = json.loads(done.stdout)["levels"][0]["variants"][0]
     assert not run.get("failed"), run
     return {"calls_per_s": run["calls_per_s"], "p50": run["latency_us"]["p50"], "p99": run["latency_us"]["p99"]}
@@ -84,7 +85,8 @@ def main():
                 with Loader(daemon) as loader:
                     runs["beneath loads"].append(measure(daemon, given.seconds))
                 say(f"beneath {loader.n} loads", runs["beneath loads"][-1])
-    medians = {name: {key: statistics.median(run[key] for run in some) for key in some[0]} for name, some in runs.items()}
+    medians = {name: {key: statistics.median(run[key] for run in some) for key in some[0]}
+               for name, some in runs.items()}
     for name, run in medians.items():
         say(f"median {name}", run)
     print(f"p99 beneath loads: {medians['beneath loads']['p99'] / medians['alone']['p99']:.2f} times that alone")
