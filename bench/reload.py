@@ -33,8 +33,8 @@ outputs:
 
 def measure(daemon, seconds):
     """{calls a second, p50, p99} of `still`, in us."""
-    command = [client_path(), "bench", "--url", daemon.address, "--model", "still", "--concurrency", "4", "--duration", f"{seconds}s",
-               "--warmup", "0.3s", "--quiet", "--json", "-"]
+    command = [client_path(), "bench", "--url", daemon.address, "--model", "still", "--concurrency", "4",
+               "--duration", f"{seconds}s", "--warmup", "0.3s", "--quiet", "--json", "-"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     run = json.loads(done.stdout)["levels"][0]["variants"][0]
     assert not run.get("failed"), run
