@@ -72,6 +72,11 @@ static size_t whole_characters(const char *out, size_t n) {
   return n - start >= needed || n == 0 ? n : start;
 }
 
+void call_tame(char *text) {
+  for (; *text; text++)
+    if ((uint8_t)*text < 0x20 || *text == 0x7f) *text = ' ';
+}
+
 void call_percent_decode(struct slice text, char *out, size_t out_bytes) {
   size_t n = 0;
   for (size_t i = 0; i < text.bytes && n + 1 < out_bytes; i++) {
@@ -83,9 +88,10 @@ void call_percent_decode(struct slice text, char *out, size_t out_bytes) {
         i += 2;
       }
     }
-    out[n++] = c < 0x20 || c == 0x7f ? ' ' : (char)c; // nothing that drives a terminal
+    out[n++] = c ? (char)c : ' ';
   }
   out[whole_characters(out, n)] = 0;
+  call_tame(out);
 }
 
 static int32_t small_number(struct slice text) {

@@ -1,5 +1,6 @@
 // `fusewire infer`: one request from files (or a synthetic one), its outputs and what it cost.
 #include "base/clock.h"
+#include "client/call.h"
 #include "client/commands.h"
 #include "client/connect.h"
 #include "client/file.h"
@@ -85,15 +86,26 @@ static void print_cost(const struct reply_cost *cost) {
   }
 }
 
+struct word {
+  char text[256];
+};
+
+static struct word word_of(struct slice name) {
+  struct word word;
+  const int bytes = name.bytes < sizeof word.text ? (int)name.bytes : (int)sizeof word.text - 1;
+  snprintf(word.text, sizeof word.text, "%.*s", bytes, (const char *)name.data);
+  call_tame(word.text);
+  return word;
+}
+
 static void print_reply(const struct reply *reply, double ms) {
   char shape[128];
-  printf("%.*s version %.*s answered in %.3f ms\n", (int)(reply->model_name.bytes & 0x3ff),
-         (const char *)reply->model_name.data, (int)(reply->model_version.bytes & 0xff),
-         (const char *)reply->model_version.data, ms);
+  const struct word model = word_of(reply->model_name), version = word_of(reply->model_version);
+  printf("%s version %s answered in %.3f ms\n", model.text, version.text, ms);
   for (int i = 0; i < reply->n_outputs; i++) {
     const struct reply_output *output = &reply->outputs[i];
-    printf("%-18.*s %s %s", (int)(output->name.bytes & 0xff), (const char *)output->name.data,
-           datatype_name(output->type),
+    const struct word name = word_of(output->name);
+    printf("%-18s %s %s", name.text, datatype_name(output->type),
            shape_text(output->dims, output->rank, shape, sizeof shape));
     print_values(output);
     putchar('\n');
@@ -117,12 +129,12 @@ static enum status write_outputs(const char *dir, const struct reply *reply, str
   for (int i = 0; i < reply->n_outputs; i++) {
     const struct reply_output *output = &reply->outputs[i];
     char path[4096];
-    const int name_bytes = (int)(output->name.bytes & 0x3ff);
+    const struct word name = word_of(output->name);
     if (!plain_name(output->name)) {
-      return error_set(err, STATUS_INVALID_ARGUMENT, "output name '%.*s' cannot be a file name",
-                       name_bytes, (const char *)output->name.data);
+      return error_set(err, STATUS_INVALID_ARGUMENT, "output name '%s' cannot be a file name",
+                       name.text);
     }
-    snprintf(path, sizeof path, "%s/%.*s.%s", dir, name_bytes, (const char *)output->name.data,
+    snprintf(path, sizeof path, "%s/%s.%s", dir, name.text,
              datatype_npy(output->type) ? "npy" : "raw");
     const enum status status =
         datatype_npy(output->type)

@@ -1,5 +1,6 @@
 #include "client/oip.h"
 #include "base/clock.h"
+#include "client/call.h"
 #include "client/file.h"
 #include "client/pb.h"
 #include "fusewire.pb-c.h"
@@ -14,6 +15,7 @@
 
 static void copy_text(char *out, size_t out_bytes, const char *text) {
   snprintf(out, out_bytes, "%s", text ? text : "");
+  call_tame(out);
 }
 
 static enum status bad_reply(const char *method, struct error *err) {
@@ -166,6 +168,7 @@ const char *oip_property(const struct oip_model *model, const char *key) {
 static void copy_slice(char *out, size_t out_bytes, struct slice text) {
   snprintf(out, out_bytes, "%.*s", (int)(text.bytes < 1024 ? text.bytes : 1024),
            (const char *)text.data);
+  call_tame(out);
 }
 
 static bool index_entry(struct slice entry, struct oip_index *out) {
@@ -198,6 +201,14 @@ enum status oip_repository_index(struct net *net, struct oip_index *out, struct 
   return ok && !reader.malformed && !reader.cut ? STATUS_OK : bad_reply("RepositoryIndex", err);
 }
 
+// ASCII in lines, as fusewire.proto says.
+static bool is_document(const char *text) {
+  const char *at = text;
+  while (*at == '\n' || (*at >= ' ' && *at <= '~'))
+    at++;
+  return *text && !*at;
+}
+
 enum status oip_explain(struct net *net, const struct oip_explain *ask_for, struct slice *document,
                         struct error *err) {
   struct pb_buf message = name_and_version(ask_for->model, ask_for->version);
@@ -212,8 +223,10 @@ enum status oip_explain(struct net *net, const struct oip_explain *ask_for, stru
       fusewire__v1__explain_response__unpack(NULL, reply.bytes, reply.data);
   file_free(&reply);
   if (!explained) return bad_reply("Explain", err);
-  char *text = strdup(explained->document);
+  const bool strange = !is_document(explained->document);
+  char *text = strange ? NULL : strdup(explained->document);
   fusewire__v1__explain_response__free_unpacked(explained, NULL);
+  if (strange) return bad_reply("Explain", err);
   if (!text) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the explanation");
   *document = (struct slice){(const uint8_t *)text, strlen(text)};
   return STATUS_OK;

@@ -1,4 +1,5 @@
 #include "client/reply.h"
+#include "client/call.h"
 #include "client/pb.h"
 #include <string.h>
 
@@ -50,6 +51,7 @@ static void copy_text(char out[REPLY_TEXT_BYTES], struct slice text) {
   const size_t n = text.bytes < REPLY_TEXT_BYTES ? text.bytes : REPLY_TEXT_BYTES - 1;
   memcpy(out, text.data, n);
   out[n] = 0;
+  call_tame(out);
 }
 
 // A server writes its parameters in the same order each time: the search begins where the last one

@@ -2,6 +2,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 
@@ -16,6 +17,8 @@ bool target_split(const char *text, char host[TARGET_NAME_BYTES], char port[16])
   const size_t n_port = strlen(colon + (*colon == ':'));
   if (*colon != ':' || n_port == 0 || n_port > 15 || strspn(colon + 1, "0123456789") != n_port)
     return false;
+  const unsigned long number = strtoul(colon + 1, NULL, 10);
+  if (number == 0 || number > 65535) return false; // the resolver would take it modulo 65536
   memcpy(host, from, (size_t)(end - from));
   host[end - from] = 0;
   memcpy(port, colon + 1, n_port + 1);

@@ -105,6 +105,15 @@ static void ok_with_a_wrong_message_is_not_ok(void **state) {
   }
 }
 
+static void nothing_of_a_server_drives_a_terminal(void **state) {
+  (void)state;
+  char out[64] = "\033[31mred\a\r\n\177 caf\303\251";
+  call_tame(out);
+  assert_string_equal(out, " [31mred     caf\303\251");
+  call_percent_decode(text("a%1B%00%7f%0Ab"), out, sizeof out);
+  assert_string_equal(out, "a    b");
+}
+
 static void long_messages_are_cut_at_a_character(void **state) {
   (void)state;
   char out[6];
@@ -141,6 +150,7 @@ int main(void) {
       cmocka_unit_test(a_strange_grpc_status_is_unknown),
       cmocka_unit_test(reply_is_gathered_over_any_split),
       cmocka_unit_test(ok_with_a_wrong_message_is_not_ok),
+      cmocka_unit_test(nothing_of_a_server_drives_a_terminal),
       cmocka_unit_test(long_messages_are_cut_at_a_character),
       cmocka_unit_test(timeouts_have_at_most_8_digits),
   };

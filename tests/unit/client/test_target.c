@@ -12,8 +12,9 @@ static void hosts_and_ports_are_told_apart(void **state) {
   assert_string_equal(port, "8001");
   assert_true(target_split("[::1]:9", host, port));
   assert_string_equal(host, "::1");
-  static const char *const bad[] = {"",    "h",     ":1",     "h:",    "h:1x",
-                                    "::1", "[::1]", "[::1]9", "h:1:2", "[]:1"};
+  static const char *const bad[] = {"",    "h",       ":1",           "h:",    "h:1x",
+                                    "::1", "[::1]",   "[::1]9",       "h:1:2", "[]:1",
+                                    "h:0", "h:65536", "h:99999999999"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     if (target_split(bad[i], host, port)) fail_msg("accepted '%s'", bad[i]);
   }
