@@ -26,81 +26,56 @@ static const char *shape_of(const struct row_ir *ir, int v) {
   return cls < sizeof shapes / sizeof *shapes ? shapes[cls] : "";
 }
 
-// With a, b, c the operands' names.
-static void put_operation(struct text *t, int v, const char *a, const char *b, const char *c) {
+// One line of the listing: `a`, `b`, `c` stand for the operands' names, `i` for the number.
+static const char *form_of(uint8_t kind) {
+  static const char *const forms[] = {
+      [IR_STORE] = "a",
+      [IR_ADD] = "a + b",
+      [IR_SUB] = "a - b",
+      [IR_MUL] = "a * b",
+      [IR_DIV] = "a / b",
+      [IR_MAX] = "max(a, b)",
+      [IR_SCALE] = "a * i",
+      [IR_ADD_IMM] = "a + i",
+      [IR_CENTER] = "(a - b) * c",
+      [IR_SOFTMAX] = "exp(a - b) / c",
+      [IR_RSQRT] = "1 / sqrt(a + i)",
+      [IR_INVERSE] = "1 / max(sqrt(a), i)",
+      [IR_FINITE] = "a, or 0 for -inf",
+      [IR_SUM] = "sum over the row: a",
+      [IR_MEAN] = "mean over the row: a",
+      [IR_MAX_ROW] = "maximum over the row: a",
+      [IR_SUM_SQ] = "sum over the row: a * a",
+      [IR_MEAN_SQ] = "mean over the row: a * a",
+      [IR_MEAN_SQ_DEV] = "mean over the row: square of a - b",
+      [IR_SUM_EXP] = "sum over the row: exp(a - b)",
+  };
+  return kind < sizeof forms / sizeof *forms && forms[kind] ? forms[kind] : "";
+}
+
+// A letter of a form is an operand where no other letter stands beside it.
+static bool is_letter(char c) {
+  return c >= 'a' && c <= 'z';
+}
+
+static void put_operation(struct text *t, int v, const char *const names[3]) {
   const struct ir_op *op = &t->ir->op[v];
-  double imm = (double)op->imm;
-  switch ((enum ir_kind)op->kind) {
-  case IR_LOAD:
+  if (op->kind == IR_LOAD)
     text_put(t, "in %d, %s, %s", op->index, dtype_name(t->ir->prog->inputs[op->index].dtype),
              shape_of(t->ir, v));
-    break;
-  case IR_STORE:
-    text_put(t, "%s", a);
-    break;
-  case IR_ADD:
-    text_put(t, "%s + %s", a, b);
-    break;
-  case IR_SUB:
-    text_put(t, "%s - %s", a, b);
-    break;
-  case IR_MUL:
-    text_put(t, "%s * %s", a, b);
-    break;
-  case IR_DIV:
-    text_put(t, "%s / %s", a, b);
-    break;
-  case IR_MAX:
-    text_put(t, "max(%s, %s)", a, b);
-    break;
-  case IR_SCALE:
-    text_put(t, "%s * %g", a, imm);
-    break;
-  case IR_ADD_IMM:
-    text_put(t, "%s + %g", a, imm);
-    break;
-  case IR_ACT:
-    text_put(t, "%s(%s)", activation_name((enum activation)op->aux), a);
-    break;
-  case IR_CAST:
-    text_put(t, "%s rounded to %s", a, dtype_name((enum dtype)op->aux));
-    break;
-  case IR_CENTER:
-    text_put(t, "(%s - %s) * %s", a, b, c);
-    break;
-  case IR_SOFTMAX:
-    text_put(t, "exp(%s - %s) / %s", a, b, c);
-    break;
-  case IR_RSQRT:
-    text_put(t, "1 / sqrt(%s + %g)", a, imm);
-    break;
-  case IR_INVERSE:
-    text_put(t, "1 / max(sqrt(%s), %g)", a, imm);
-    break;
-  case IR_FINITE:
-    text_put(t, "%s, 0 for -inf", a);
-    break;
-  case IR_SUM:
-    text_put(t, "sum over the row of %s", a);
-    break;
-  case IR_MEAN:
-    text_put(t, "mean over the row of %s", a);
-    break;
-  case IR_MAX_ROW:
-    text_put(t, "maximum over the row of %s", a);
-    break;
-  case IR_SUM_SQ:
-    text_put(t, "sum over the row of %s squared", a);
-    break;
-  case IR_MEAN_SQ:
-    text_put(t, "mean over the row of %s squared", a);
-    break;
-  case IR_MEAN_SQ_DEV:
-    text_put(t, "mean over the row of (%s - %s) squared", a, b);
-    break;
-  case IR_SUM_EXP:
-    text_put(t, "sum over the row of exp(%s - %s)", a, b);
-    break;
+  if (op->kind == IR_ACT)
+    text_put(t, "%s(%s)", activation_name((enum activation)op->aux), names[0]);
+  if (op->kind == IR_CAST)
+    text_put(t, "%s rounded to %s", names[0], dtype_name((enum dtype)op->aux));
+  const char *form = form_of(op->kind);
+  for (const char *at = form; *at; at++) {
+    bool alone = is_letter(*at) && !is_letter(at[1]) && (at == form || !is_letter(at[-1]));
+    if (alone && *at >= 'a' && *at <= 'c')
+      text_put(t, "%s", names[*at - 'a']);
+    else if (alone && *at == 'i')
+      text_put(t, "%g", (double)op->imm);
+    else
+      text_put(t, "%c", *at);
   }
 }
 
@@ -134,6 +109,7 @@ void text_listing(struct text *t, const char *name) {
   for (int v = 0; v < ir->n; v++) {
     const struct ir_op *op = &ir->op[v];
     char own[24], a[24] = "", b[24] = "", c[24] = "";
+    const char *const names[3] = {a, b, c};
     if (op->kind == IR_STORE)
       snprintf(own, sizeof own, "out %d", op->index);
     else
@@ -142,7 +118,7 @@ void text_listing(struct text *t, const char *name) {
     if (op->b != IR_NONE) name_of(ir, op->b, b);
     if (op->c != IR_NONE) name_of(ir, op->c, c);
     text_put(t, "//   %s = ", own);
-    put_operation(t, v, a, b, c);
+    put_operation(t, v, names);
     text_put(t, "\n");
   }
 }
