@@ -184,7 +184,7 @@ def main():
                "alone": {key: median(0, key) for key in runs[0][0]}, "with": {key: median(1, key) for key in runs[0][1]}}
         rows.append(row)
         cells = [name, *(f"{row[which][key]:.0f}" for which in ("with", "alone") for key in ("calls_per_s", "p50_us", "p99_us")),
-                 f"{row["p99_ratio"]:.2f} ({', '.join(f'{ratio:.2f}' for ratio in ratios)})", f"{row['with']['held_mib']:.1f}"]
+                 f"{row['p99_ratio']:.2f} ({', '.join(f'{ratio:.2f}' for ratio in ratios)})", f"{row['with']['held_mib']:.1f}"]
         print(f"| {' | '.join(cells)} |")
     if given.append and os.path.exists(given.out):
         with open(given.out) as file:
