@@ -22,6 +22,10 @@ struct finish {
 void finish_run(const struct finish *finish, float *sums, int64_t stride, int64_t row, int32_t rows,
                 int64_t col, int32_t cols);
 
+// Asks for what a finish will read there.
+void finish_fetch(const struct finish *finish, int64_t row, int32_t rows, int64_t col,
+                  int32_t cols);
+
 struct epilogue_call {
   const struct epilogue_op *ops;
   uint8_t n_ops;

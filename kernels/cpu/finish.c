@@ -26,3 +26,19 @@ void finish_run(const struct finish *finish, float *sums, int64_t stride, int64_
     finish->row_run(finish->kernel, &call);
   }
 }
+
+// Rows far apart in memory are what a processor does not foresee.
+void finish_fetch(const struct finish *finish, int64_t row, int32_t rows, int64_t col,
+                  int32_t cols) {
+  const struct row_program *program = &finish->kernel->program;
+  for (int i = 1; i < program->n_inputs; i++) {
+    const struct view *v = &finish->inputs[i - 1];
+    if (program->inputs[i].cls != IN_FULL) continue;
+    int64_t element = (int64_t)dtype_bytes(v->dtype);
+    for (int32_t r = 0; r < rows; r++) {
+      const char *line = (const char *)v->data + ((row + r) * v->stride + col) * element;
+      for (int64_t at = 0; at < cols * element; at += 64)
+        __builtin_prefetch(line + at, 0, 2);
+    }
+  }
+}

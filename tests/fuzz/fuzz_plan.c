@@ -75,6 +75,7 @@ static void plan(const struct graph *graph, struct bytes *bytes) {
                            .tile_bytes = how & 2 ? 1 << 20 : 512,
                            .epilogue_kinds = 1u << EPI_BIAS | (how >> 3),
                            .epilogue_max = 1 + how % 4};
+  caps.product_finish = caps.attention_finish = caps.pool_before = how % 3 == 0;
   if (how & 128) caps.rates = odd_rates((uint32_t)take(bytes) << 2 | how >> 4);
   for (int d = 0; d < DTYPE_COUNT; d++)
     caps.dtype_ok[d] = true;

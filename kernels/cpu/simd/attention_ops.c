@@ -176,6 +176,8 @@ void SIMD_NAME(attention_run)(const struct attention_call *call) {
     s.maximum[r] = -INFINITY, s.valid[r] = ATTENTION_KEYS;
   memset(w.result, 0, (size_t)call->count * (size_t)w.padded * sizeof(float));
   transpose_queries(&w);
+  if (call->finish)
+    finish_fetch(call->finish, w.base + call->first, call->count, (int64_t)call->head * w.d, w.d);
   for (int32_t first = 0; first < w.length; first += ATTENTION_KEYS) {
     int32_t n = w.length - first < ATTENTION_KEYS ? w.length - first : ATTENTION_KEYS;
     n = visible_keys(&w, first, n, s.valid);

@@ -442,7 +442,8 @@ static void run_pass(struct block *b, const struct row_pass *pass) {
   ops[n] = (struct tile_op){.run = tile_end, .code = PASS_END};
   for (int i = 0; i < n; i++)
     ops[i].run = tile_function_of(ops, i, n);
-  int32_t at_once = shares_a_line(ops, n) ? 2 : 1;
+  // Two short rows fill a tile, and are readied for once.
+  int32_t at_once = shares_a_line(ops, n) || b->cols <= TILE_FLOATS ? 2 : 1;
   for (int32_t r = 0, rows; r < b->rows; r += rows) {
     rows = b->rows - r < at_once ? b->rows - r : at_once;
     take_rows(ops, n, rows);

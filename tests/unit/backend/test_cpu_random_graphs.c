@@ -52,6 +52,7 @@ static void run_mode(const struct setup *s, enum fusion_mode mode, const struct 
   static uint32_t odd; // what FUSION_AUTO goes by: other constants each time
   struct plan_caps caps = backend_cpu.caps(s->device)->plan;
   caps.rates = odd_rates(odd++ * 2654435761u >> 8);
+  caps.row_chains = odd % 3 != 0; // without chains more is left to the kernels themselves
   if (plan_build(s->graph, mode, &caps, limits, &plan, &err)) fail_msg("%s: %s", what, err.message);
   count_finishes(plan);
   if (backend_cpu.load(s->device, plan, &s->table, &bound, &err))
@@ -136,7 +137,7 @@ static void they_had_what_they_are_for(void **state) {
   (void)state;
   printf("  %d products, %d attentions with a finish, %d poolings of rows made for them\n",
          n_finished[0], n_finished[1], n_before);
-  assert_true(n_finished[0] > 100 && n_finished[1] > 10 && n_before > 10);
+  assert_true(n_finished[0] > 50 && n_finished[1] > 10 && n_before > 10);
 }
 
 int main(void) {
