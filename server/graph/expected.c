@@ -11,6 +11,7 @@
 // more bytes is walked in larger ones, down to one set of them in the whole cache.
 #define LEAST_CHUNK 8192
 #define MOST_CHUNKS 16384
+#define MOST_GROUPS 8 // of rows of one product
 
 // ---- the cache ----
 // Chunks are numbered: arena after arena, then weight after weight. Each belongs to one set, picked
@@ -255,6 +256,7 @@ static void walk_rows(struct walker *w, const struct region *regions, int n, dou
 static void walk_product(struct walker *w, const struct step *step, const struct product_walk *walk,
                          struct region *regions, int n) {
   int64_t m = rows_of(w, step->rows), rows = walk->rows > 0 ? walk->rows : m;
+  if (rows < m / MOST_GROUPS) rows = m / MOST_GROUPS; // W is touched often enough to stay or to go
   for (int64_t row = 0; row < m; row += rows) {
     walk_rows(w, regions, n, (double)row / (double)m,
               row + rows < m ? (double)(row + rows) / (double)m : 1);
