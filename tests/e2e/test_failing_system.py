@@ -184,14 +184,14 @@ class FailingSystemTest(unittest.TestCase):
         self.assert_clean()
 
     # ---- allocations -----------------------------------------------------------------------------
-    def every(self, name, operation, right=None):
+    def every(self, name, operation, points=None):
         """`operation` with one allocation failing, at points spread over all that it makes; then once more, and right."""
         for _ in range(3):
             operation(True)  # caches fill
         self.wishes.allocations(1 << 40)
         operation(True)
         count = (1 << 40) - self.wishes.left()
-        step = 1 if ALL else max(1, count // POINTS)
+        step = 1 if ALL and not points else max(1, count // (points or POINTS))
         refused = 0
         for n in range(1, count + 1, step):
             self.wishes.allocations(n)
@@ -273,12 +273,7 @@ class FailingSystemTest(unittest.TestCase):
             time.sleep(1.05)  # it looks once a second
             return self.attempt(True, self.infer, must)
 
-        global POINTS
-        before, POINTS = POINTS, 5
-        try:
-            self.every("certificate", renew)
-        finally:
-            POINTS = before
+        self.every("certificate", renew, 8)
         self.assert_clean()
 
     def test_a_scrape(self):
