@@ -71,8 +71,29 @@ static void check_folder(struct conf_report *report, const struct conf_node *nod
     conf_fail(report, node, "\"%.200s\" is no folder", value);
 }
 
+// What --check must not wait for or read without an end. One that is missing is told by whoever
+// opens it, and may come back before a reload needs it.
+static void check_files(struct conf_report *report, const struct conf_node *root,
+                        const struct server_conf *conf) {
+  const struct {
+    const char *section, *key, *value;
+  } files[] = {{"tls", "certificate", conf->tls_certificate},
+               {"tls", "key", conf->tls_key},
+               {"tls", "client_ca", conf->tls_client_ca},
+               {"auth", "token_file", conf->token_file},
+               {"trace", "ca", conf->trace_ca}};
+  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+    const struct conf_node *map = conf_find(root, files[i].section), *node = NULL;
+    if (map != NULL && map->kind == CONF_MAP) node = conf_find(map, files[i].key);
+    struct stat there;
+    if (node != NULL && stat(files[i].value, &there) == 0 && !S_ISREG(there.st_mode))
+      conf_fail(report, node, "\"%.200s\" is no regular file", files[i].value);
+  }
+}
+
 void places_check(struct conf_report *report, const struct conf_node *root,
                   const struct server_conf *conf) {
+  check_files(report, root, conf);
   const struct conf_node *server = conf_find(root, "server"), *node;
   if (server == NULL || server->kind != CONF_MAP) return;
   if ((node = conf_find(server, "listen")) != NULL) check_address(report, node, conf->listen);

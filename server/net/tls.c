@@ -1,6 +1,7 @@
 #include "net/tls.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/regular.h"
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <stdlib.h>
@@ -134,6 +135,10 @@ static enum status load_key(SSL_CTX *context, const char *path, struct error *er
 }
 
 static enum status load_files(SSL_CTX *context, const struct tls_files *files, struct error *err) {
+  if (regular_file("tls.certificate", files->certificate, err) != STATUS_OK ||
+      regular_file("tls.key", files->key, err) != STATUS_OK ||
+      regular_file("tls.client_ca", files->client_ca, err) != STATUS_OK)
+    return STATUS_INVALID_ARGUMENT;
   ERR_clear_error();
   SSL_CTX_set_default_passwd_cb(context, no_passphrase);
   if (SSL_CTX_use_certificate_chain_file(context, files->certificate) != 1)

@@ -1,4 +1,5 @@
 #include "rpc/auth.h"
+#include "base/regular.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +47,7 @@ static enum status add(struct auth *auth, const char *path, int line, char *text
 }
 
 enum status auth_open(const char *path, struct auth **out, struct error *err) {
+  if (regular_file("auth.token_file", path, err) != STATUS_OK) return STATUS_INVALID_ARGUMENT;
   FILE *file = fopen(path, "re");
   if (!file)
     return error_set(err, STATUS_INVALID_ARGUMENT, "auth.token_file: %s: %s", path,

@@ -1,5 +1,6 @@
 #include "trace/post.h"
 #include "base/clock.h"
+#include "base/regular.h"
 
 #include <curl/curl.h>
 #include <stdio.h>
@@ -160,6 +161,7 @@ enum status post_open(const char *url, const char *ca, int64_t timeout_ms, struc
   post->multi = curl_multi_init();
   post->easy = curl_easy_init();
   enum status status = post_check(url, err);
+  if (status == STATUS_OK) status = regular_file("trace.ca", ca, err);
   if (status == STATUS_OK &&
       (!post->multi || !post->easy || !set_options(post, url, ca, timeout_ms)))
     status =

@@ -145,6 +145,11 @@ class TransportTest(unittest.TestCase):
         time.sleep(1.1)
         self.assertEqual(serial(), 1002)
         self.assertTrue(any("tls_reload" in line and "current.key" in line for line in daemon.lines), daemon.log())
+        os.mkfifo(f"{current[1]}.new")
+        os.rename(f"{current[1]}.new", current[1])  # nobody writes: who reads it waits for ever
+        time.sleep(1.1)
+        self.assertEqual(serial(), 1002)
+        self.assertTrue(any("tls_reload" in line and "regular file" in line for line in daemon.lines), daemon.log())
         install(*self.server)
         time.sleep(1.1)
         self.assertEqual(serial(), 1001)
@@ -288,6 +293,8 @@ class TransportTest(unittest.TestCase):
         empty = os.path.join(self.folder.name, "empty")
         with open(empty, "w") as file:
             file.write("# nothing\n")
+        fifo = os.path.join(self.folder.name, "fifo")
+        os.mkfifo(fifo)
         certificate, key = self.server
         locked = os.path.join(self.folder.name, "locked.key")
         openssl("pkey", "-in", key, "-aes128", "-passout", "pass:secret", "-out", locked)
@@ -301,6 +308,11 @@ class TransportTest(unittest.TestCase):
                 ("wrong key", f"tls: {{certificate: {certificate}, key: {self.client[1]}}}", 2, "tls.key"),
                 ("no authority", f"tls: {{certificate: {certificate}, key: {key}, client_ca: {empty}}}", 2, "tls.client_ca"),
                 ("no tokens", f"auth: {{token_file: {empty}}}", 2, "auth.token_file"),
+                ("FIFO for a certificate", f"tls: {{certificate: {fifo}, key: {key}}}", 2, ":1:20: tls.certificate"),
+                ("FIFO for a key", f"tls: {{certificate: {certificate}, key: {fifo}}}", 2, "tls.key"),
+                ("FIFO for tokens", f"auth: {{token_file: {fifo}}}", 2, ":1:20: auth.token_file"),
+                ("no end of tokens", "auth: {token_file: /dev/zero}", 2, ":1:20: auth.token_file"),
+                ("FIFO for a collector's authorities", f"trace: {{ca: {fifo}}}", 2, ":1:13: trace.ca"),
                 ("unknown", "tls: {certficate: x}", 2, "certificate")):
             with self.subTest(name), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
                 file.write(text + "\n")

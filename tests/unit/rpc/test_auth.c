@@ -81,6 +81,7 @@ static void files_that_cannot_be_are_refused(void **state) {
   assert_int_equal(open_bytes("a\0b\0\n\0", 6, &auth, &err), STATUS_INVALID_ARGUMENT); // UTF-16
   assert_int_equal(auth_open("/tmp", &auth, &err), STATUS_INVALID_ARGUMENT);
   assert_non_null(strstr(err.message, "directory"));
+  assert_int_equal(auth_open("/dev/zero", &auth, &err), STATUS_INVALID_ARGUMENT); // without an end
   assert_int_equal(auth_open("/nowhere/tokens", &auth, &err), STATUS_INVALID_ARGUMENT);
   static char text[2 * AUTH_MAX_TOKEN_BYTES];
   memset(text, 'x', sizeof text - 1);
