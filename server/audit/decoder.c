@@ -18,7 +18,7 @@
 #define LOOK_EVERY 16           // evaluated samples between two looks at the CPU clock
 #define READ_RIGHT 0.02         // a copy counted within this of its size is counted right
 #define WRITE_RIGHT 0.03
-#define INSIDE_RIGHT 0.8 // of it, at least, between the copy's own stamps
+#define INSIDE_RIGHT 0.85 // of it, at least, between the copy's own stamps
 
 static void add(_Atomic uint64_t *counter, uint64_t n) {
   atomic_fetch_add_explicit(counter, n, memory_order_relaxed);

@@ -48,6 +48,17 @@ static void samples_by_another_clock(void **state) {
   assert_true(decoder.stats.calibrations_failed > 1);
 }
 
+// All of the copy is counted, but not while it ran.
+static void samples_by_a_clock_that_is_a_little_off(void **state) {
+  (void)state;
+  opened();
+  fake_counters.sample_offset_ns = INTERVAL_NS * 19 / 20;
+  rig_idle(3 * NS_PER_S);
+  assert_calibrated(false);
+  assert_near(atomic_load(&decoder.stats.read_factor), 1, 0.02);
+  assert_true(decoder.stats.calibrations_failed > 0);
+}
+
 static void lost_samples_are_seen_by_their_times(void **state) {
   (void)state;
   opened();
@@ -243,6 +254,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(a_copy_counted_twice, rig_close),
       cmocka_unit_test_teardown(samples_by_another_clock, rig_close),
+      cmocka_unit_test_teardown(samples_by_a_clock_that_is_a_little_off, rig_close),
       cmocka_unit_test_teardown(lost_samples_are_seen_by_their_times, rig_close),
       cmocka_unit_test_teardown(one_lost_sample_is_a_loss, rig_close),
       cmocka_unit_test_teardown(losses_without_end, rig_close),
