@@ -21,7 +21,7 @@ static const char *const WHY_CYCLE =
     "one kernel would need a result that is computed from its own in between";
 static const char *const WHY_ROUNDED = "the product rounds its result to a narrower dtype first";
 static const char *const WHY_OPERAND = "what makes its other operand could be done with it";
-static const char *const WHY_NODES = "one kernel would cover too many nodes";
+const char *const PLANNER_WHY_NODES = "one kernel would cover too many nodes";
 
 // ---- groups as lists ----
 static int32_t group_new(struct planner *planner, enum group_kind kind, int32_t node) {
@@ -94,9 +94,7 @@ static int32_t attention_group(struct planner *planner, int32_t index) {
   return id;
 }
 
-// The only node that reads `tensor`, through one operand; -1 with a reason when there are more or
-// it is an output.
-static int32_t sole_reader(const struct planner *planner, int32_t tensor, const char **why) {
+int32_t planner_sole_reader(const struct planner *planner, int32_t tensor, const char **why) {
   int32_t first = planner->reader_start[tensor], count = planner->reader_start[tensor + 1] - first;
   *why = planner->wanted[tensor] ? WHY_OUTPUT : WHY_READERS;
   return planner->wanted[tensor] || count != 1 ? -1 : planner->readers[first];
@@ -109,7 +107,8 @@ static bool finish_does_operand(const struct planner *planner, int32_t reader, i
   if (!planner->caps->product_finish || producer < 0 || planner->group_of[producer] >= 0)
     return false;
   const struct op_def *def = op_def_get(planner->nodes[producer].op);
-  return def->cls == OPC_ROW && !def->whole_row && sole_reader(planner, operand, &why) == reader;
+  return def->cls == OPC_ROW && !def->whole_row &&
+         planner_sole_reader(planner, operand, &why) == reader;
 }
 
 // `all`: also what a finish would do better.
@@ -123,7 +122,7 @@ static const char *fold_refusal(const struct planner *planner, const struct grou
     return "it is in the epilogue of another product, which reads this one's result";
   if (!def->fold) return "it needs whole rows of the product, which an epilogue does not see";
   if (!def->fold(planner->graph, node, group->out[0], fold)) return fold->refused;
-  if (group->n_nodes == STEP_MAX_NODES) return WHY_NODES;
+  if (group->n_nodes == STEP_MAX_NODES) return PLANNER_WHY_NODES;
   if (!fold->has_epilogue) return NULL;
   if (!all && finish_does_operand(planner, reader, fold->operand)) return WHY_OPERAND;
   if (!(planner->caps->epilogue_kinds >> fold->epilogue.kind & 1u))
@@ -138,7 +137,7 @@ static const char *fold_epilogue(struct planner *planner, int32_t id, bool all) 
   struct group *group = &planner->groups[id];
   for (bool ended = false; !ended;) {
     const char *why;
-    int32_t tensor = group->out[0], reader = sole_reader(planner, tensor, &why);
+    int32_t tensor = group->out[0], reader = planner_sole_reader(planner, tensor, &why);
     if (reader < 0) {
       set_why_readers(planner, tensor, why);
       return why;
@@ -227,13 +226,14 @@ static const char *side_by_side_refusal(const struct planner *planner, const str
   if (tensors[a->weight[0]].dtype != tensors[b->weight[0]].dtype ||
       tensors[a->out[0]].dtype != tensors[b->out[0]].dtype)
     return "the products have different dtypes";
-  if (a->n_parts == OPERAND_PARTS || a->n_nodes + b->n_nodes > STEP_MAX_NODES) return WHY_NODES;
+  if (a->n_parts == OPERAND_PARTS || a->n_nodes + b->n_nodes > STEP_MAX_NODES)
+    return PLANNER_WHY_NODES;
   return NULL;
 }
 
 static bool feeds_only(const struct planner *planner, int32_t tensor, int32_t reader) {
   const char *why;
-  return sole_reader(planner, tensor, &why) == reader;
+  return planner_sole_reader(planner, tensor, &why) == reader;
 }
 
 static void join_products(struct planner *planner, int32_t to, int32_t from, int32_t from_bias) {
@@ -284,8 +284,6 @@ static void row_group(struct planner *planner, int32_t index) {
   group->cols_fixed = def->whole_row || group->cols > 1;
 }
 
-// Must the tensor be written to memory when the groups `a` and `b` are one kernel? When it is an
-// output of the model or has a reader elsewhere.
 bool planner_is_written(const struct planner *planner, int32_t tensor, int32_t a, int32_t b) {
   if (planner->wanted[tensor]) return true;
   for (int32_t i = planner->reader_start[tensor]; i < planner->reader_start[tensor + 1]; i++) {
@@ -295,10 +293,9 @@ bool planner_is_written(const struct planner *planner, int32_t tensor, int32_t a
   return false;
 }
 
-// The nodes of both groups whose rows are of one kind, in graph order.
-static void lower_nodes(const struct planner *planner, const struct group *group,
-                        const struct group *other, enum row_kind rows,
-                        struct row_builder *builder) {
+void planner_lower_nodes(const struct planner *planner, const struct group *group,
+                         const struct group *other, enum row_kind rows,
+                         struct row_builder *builder) {
   int32_t a = (int32_t)(group - planner->groups),
           b = other ? (int32_t)(other - planner->groups) : a;
   int32_t left = group->head, right = other ? other->head : -1;
@@ -322,39 +319,8 @@ bool planner_row_program(const struct planner *planner, const struct group *grou
                          int *n_index) {
   int32_t cols = other && !group->cols_fixed ? other->cols : group->cols;
   row_builder_init(builder, planner->graph, group->rows, cols);
-  lower_nodes(planner, group, other, group->rows, builder);
+  planner_lower_nodes(planner, group, other, group->rows, builder);
   return row_builder_finish(builder, out, index_tensors, n_index);
-}
-
-// The tensor of token rows that a node of the group pools and another one makes; -1: none.
-static int32_t pooled_inside(const struct planner *planner, const struct group *group,
-                             const struct group *maker) {
-  for (int32_t n = group->head; n >= 0; n = planner->next[n]) {
-    const struct node *node = &planner->nodes[n];
-    int32_t producer = planner->producer[node->in[0]];
-    if (node->op == OP_POOL && producer >= 0 &&
-        &planner->groups[planner->group_of[producer]] == maker)
-      return node->in[0];
-  }
-  return -1;
-}
-
-bool planner_before_program(const struct planner *planner, const struct group *group,
-                            const struct group *other, struct row_builder *builder,
-                            struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
-                            int *n_index) {
-  int32_t pooled = pooled_inside(planner, group, other ? other : group);
-  *out = (struct row_program){0};
-  *n_index = 0;
-  builder->refused = NULL;
-  if (group->rows != ROWS_SEQS || pooled < 0) return true;
-  int32_t cols = planner->graph->tensors[pooled].cols;
-  row_builder_init(builder, planner->graph, ROWS_TOKENS, cols);
-  lower_nodes(planner, group, other, ROWS_TOKENS, builder);
-  row_builder_store(builder, pooled);
-  if (!row_builder_finish(builder, out, index_tensors, n_index)) return false;
-  out->output_dtype[0] = DTYPE_F32; // it stays in the step
-  return true;
 }
 
 // Is there a way from group `from` to group `to` through a third group? Depth first over groups.
@@ -379,71 +345,16 @@ static bool has_detour(struct planner *planner, int32_t from, int32_t to) {
   return false;
 }
 
-static const char *const WHY_POOLED =
-    "pooling reads all tokens of a sequence: they must be in memory";
-
-// Operands of the program that makes what the group pools.
-static int operands_before(const struct planner *planner, const struct group *group) {
-  struct row_builder builder;
-  struct row_program program;
-  int32_t index_tensors[ROW_MAX_INPUTS];
-  int n_index;
-  if (!planner_before_program(planner, group, NULL, &builder, &program, index_tensors, &n_index))
-    return 0;
-  return program.n_inputs + n_index;
-}
-
-static int operands_inside(const struct planner *planner, const struct group *a,
-                           const struct group *b) {
-  struct row_builder builder;
-  struct row_program program;
-  int32_t index_tensors[ROW_MAX_INPUTS];
-  int n_index, n = 0;
-  if (!planner_row_program(planner, b, NULL, &builder, &program, index_tensors, &n_index))
-    return STEP_MAX_IN + 1;
-  n += program.n_inputs + n_index;
-  if (!planner_before_program(planner, b, a, &builder, &program, index_tensors, &n_index))
-    return STEP_MAX_IN + 1;
-  return n + program.n_inputs + n_index;
-}
-
-// Work on token rows, and what pools its result: why one kernel should not do both.
-static const char *pool_refusal(struct planner *planner, const struct group *a,
-                                const struct group *b) {
-  const char *why;
-  int32_t pooled =
-      b->rows == ROWS_SEQS && a->rows == ROWS_TOKENS ? pooled_inside(planner, b, a) : -1;
-  if (pooled < 0 || !planner->caps->pool_before) return WHY_POOLED;
-  if (pooled_inside(planner, b, b) >= 0) return "what another pooling reads is made there already";
-  if (sole_reader(planner, pooled, &why) < 0) return "what is pooled has other readers";
-  if (a->cols != planner->graph->tensors[pooled].cols)
-    return "the rows have different numbers of columns";
-  for (int32_t n = a->head; n >= 0; n = planner->next[n]) {
-    const struct node *node = &planner->nodes[n];
-    if (node->out != pooled &&
-        planner_is_written(planner, node->out, planner->group_of[n], planner->group_of[n]))
-      return "others read what is made on the way to it";
-    for (int i = 0; i < node->n_in; i++)
-      if (planner_stays_in_tile(planner, node->in[i]) &&
-          planner->group_of[planner->producer[node->in[i]]] != planner->group_of[n])
-        return "its rows are made from a tile in cache, and the tile would be written in their "
-               "place";
-  }
-  if (a->n_nodes + b->n_nodes > STEP_MAX_NODES || operands_inside(planner, a, b) > STEP_MAX_IN)
-    return WHY_NODES;
-  return NULL;
-}
-
 static const char *merge_refusal(struct planner *planner, int32_t first, int32_t second) {
   const struct group *a = &planner->groups[first], *b = &planner->groups[second];
   if (a->kind == GROUP_ATTENTION) return "attention works by sequence and head, not by whole rows";
   if (b->kind == GROUP_LINEAR) return "a product reads its operands from memory";
   if (b->kind == GROUP_ATTENTION) return "attention reads the keys and values of whole sequences";
   if (a->kind != GROUP_ROW) return NULL; // a product's reason is known from its epilogue
-  if (a->rows != b->rows) return pool_refusal(planner, a, b);
+  if (a->rows != b->rows) return planner_pool_refusal(planner, a, b);
   if (a->cols_fixed && b->cols_fixed && a->cols != b->cols)
     return "the rows have different numbers of columns";
-  if (a->n_nodes + b->n_nodes > STEP_MAX_NODES) return WHY_NODES;
+  if (a->n_nodes + b->n_nodes > STEP_MAX_NODES) return PLANNER_WHY_NODES;
   if (has_detour(planner, first, second) || has_detour(planner, second, first)) return WHY_CYCLE;
   struct row_builder builder;
   struct row_program program;
@@ -451,9 +362,10 @@ static const char *merge_refusal(struct planner *planner, int32_t first, int32_t
   int n_index;
   if (!planner_row_program(planner, a, b, &builder, &program, index_tensors, &n_index))
     return builder.refused;
-  int before_a = operands_before(planner, a), before_b = operands_before(planner, b);
+  int before_a = planner_operands_before(planner, a),
+      before_b = planner_operands_before(planner, b);
   if (before_a && before_b) return "each makes the rows that it pools";
-  if (program.n_inputs + n_index + before_a + before_b > STEP_MAX_IN) return WHY_NODES;
+  if (program.n_inputs + n_index + before_a + before_b > STEP_MAX_IN) return PLANNER_WHY_NODES;
   return planner->mode == FUSION_AUTO ? planner_merge_worth(planner, a, b) : NULL;
 }
 

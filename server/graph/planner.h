@@ -90,6 +90,31 @@ bool planner_row_program(const struct planner *planner, const struct group *grou
                          const struct group *other, struct row_builder *builder,
                          struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
                          int *n_index);
+// The nodes of both groups whose rows are of one kind, in graph order.
+void planner_lower_nodes(const struct planner *planner, const struct group *group,
+                         const struct group *other, enum row_kind rows,
+                         struct row_builder *builder);
+// Must the tensor be written to memory when the groups `a` and `b` are one kernel? When it is an
+// output of the model or has a reader elsewhere.
+bool planner_is_written(const struct planner *planner, int32_t tensor, int32_t a, int32_t b);
+// The only node that reads `tensor`, through one operand; -1 with a reason when there are more or
+// it is an output.
+int32_t planner_sole_reader(const struct planner *planner, int32_t tensor, const char **why);
+extern const char *const PLANNER_WHY_NODES; // a kernel's nodes or operands would be too many
+
+// pool.c: poolings that make the rows they pool.
+// Of a group whose rows are sequences: the program of its nodes whose rows are tokens, which makes
+// what the group pools. No nodes of that kind: no instructions. False: builder->refused says why.
+bool planner_before_program(const struct planner *planner, const struct group *group,
+                            const struct group *other, struct row_builder *builder,
+                            struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
+                            int *n_index);
+// Operands of that program; 0: there is none.
+int planner_operands_before(const struct planner *planner, const struct group *group);
+// Of work on token rows, `a`, and a group `b` that pools: why one kernel should not do both; NULL:
+// it may.
+const char *planner_pool_refusal(struct planner *planner, const struct group *a,
+                                 const struct group *b);
 
 // finish.c: element-wise work that a product or an attention does on its result beyond what an
 // epilogue's list can say. After the list, before row groups are made.
@@ -97,13 +122,6 @@ void planner_add_finish(struct planner *planner, int32_t group);
 // The program of those nodes. False: builder->refused says why.
 bool planner_finish_program(const struct planner *planner, const struct group *group,
                             struct row_builder *builder, struct row_program *out);
-// Of a group whose rows are sequences: the program of its nodes whose rows are tokens, which makes
-// what the group pools. No nodes of that kind: no instructions. False: builder->refused says why.
-bool planner_before_program(const struct planner *planner, const struct group *group,
-                            const struct group *other, struct row_builder *builder,
-                            struct row_program *out, int32_t index_tensors[ROW_MAX_INPUTS],
-                            int *n_index);
-bool planner_is_written(const struct planner *planner, int32_t tensor, int32_t a, int32_t b);
 
 struct node_set;
 // worth.c: FUSION_AUTO. Of a product's group with all that may be in its epilogue: how many of its
