@@ -12,6 +12,7 @@
 #include "kernels/ref/ref.h"
 
 #include <dirent.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct jit *jit;
