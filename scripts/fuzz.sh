@@ -49,6 +49,7 @@ fuzz_one() {
 fuzz_record() {
   local verdict="nothing found"
   [ "$4" = 0 ] || verdict="FOUND something"
+  [ "$4" != 72 ] || verdict="nothing found until it was interrupted"
   printf '%s %-12s %9d runs %6d s %7d/s  %s  %s\n' "$(date -u +%F)" "$1" "$2" "$3" $(($2 / ($3 > 0 ? $3 : 1))) \
     "$(git -C "$FW_ROOT" rev-parse --short HEAD)" "$verdict" >>"$FW_ROOT/bench/results/fuzz.txt"
 }
