@@ -172,7 +172,7 @@ def main():
         for _ in range(given.rounds):
             for name, runs in found.items():
                 runs.append((honest(daemon, given.seconds), beside(daemon, name, given.seconds)))
-    print("| beside | calls/s | p50 us | p99 us | alone: calls/s | p50 us | p99 us | p99 beside / alone (each round) | held MiB |")
+    print("| beside | calls/s | p50 us | p99 us | alone: calls/s | p50 us | p99 us | p99 ratio (each round) | held MiB |")
     print("|---" * 9 + "|")
     rows = []
     for name, runs in found.items():
