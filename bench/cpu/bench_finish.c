@@ -45,13 +45,6 @@ static void pooled_norm(struct graph_maker *m) { // normalize(pool(layer_norm(x)
   output_add(m->graph, maker_unary(m, OP_NORMALIZE, n));
 }
 
-static void pooled_table(struct graph_maker *m) { // normalize(pool(embedding(ids)))
-  m->ids = maker_tensor(m, TENSOR_INPUT, DTYPE_I64, ROWS_TOKENS, 0, 1);
-  int32_t e = maker_embedding(m, m->ids, 30000, H);
-  e = maker_node(m, OP_POOL, &e, 1, (struct node_attrs){.pool = POOL_MEAN});
-  output_add(m->graph, maker_unary(m, OP_NORMALIZE, e));
-}
-
 static void first_norm(struct graph_maker *m) { // pool of first tokens of layer_norm(x)
   int32_t n = maker_layer_norm(m, maker_input(m, ROWS_TOKENS, H));
   output_add(m->graph, maker_node(m, OP_POOL, &n, 1, (struct node_attrs){.pool = POOL_CLS}));
@@ -63,8 +56,7 @@ static const struct {
 } cases[] = {
     {"layer scale", layer_scale},     {"alpha, beta", alpha_beta},
     {"second result", second_result}, {"gated attention", gated_attention},
-    {"pool(norm)", pooled_norm},      {"pool(embedding)", pooled_table},
-    {"cls pool(norm)", first_norm},
+    {"pool(norm)", pooled_norm},      {"cls pool(norm)", first_norm},
 };
 
 // ---- running ----
@@ -82,17 +74,13 @@ static void stop(const char *what) {
   exit(1);
 }
 
-// Small numbers, and indices of table rows.
+// Small numbers.
 static void *fill(const struct tensor *t, int64_t rows, struct rng *rng) {
   int64_t n = rows * t->cols;
   void *data = malloc((size_t)n * 8 + 64);
   if (!data) stop("no memory");
-  for (int64_t i = 0; i < n; i++) {
-    if (t->dtype == DTYPE_I64)
-      ((int64_t *)data)[i] = rng_below(rng, 30000);
-    else
-      ((float *)data)[i] = (float)rng_below(rng, 1000) * 1e-3f - 0.5f;
-  }
+  for (int64_t i = 0; i < n; i++)
+    ((float *)data)[i] = (float)rng_below(rng, 1000) * 1e-3f - 0.5f;
   return data;
 }
 

@@ -60,6 +60,14 @@ static int operands_inside(const struct planner *planner, const struct group *a,
   return n + program.n_inputs + n_index;
 }
 
+static bool pools_first_rows(const struct planner *planner, const struct group *group,
+                             int32_t pooled) {
+  for (int32_t n = group->head; n >= 0; n = planner->next[n])
+    if (planner->nodes[n].op == OP_POOL && planner->nodes[n].in[0] == pooled)
+      return planner->nodes[n].attrs.pool == POOL_CLS;
+  return false;
+}
+
 // Work on token rows, and what pools its result: why one kernel should not do both.
 const char *planner_pool_refusal(struct planner *planner, const struct group *a,
                                  const struct group *b) {
@@ -73,6 +81,8 @@ const char *planner_pool_refusal(struct planner *planner, const struct group *a,
     return "the rows have different numbers of columns";
   for (int32_t n = a->head; n >= 0; n = planner->next[n]) {
     const struct node *node = &planner->nodes[n];
+    if (node->op == OP_EMBEDDING && !pools_first_rows(planner, b, pooled))
+      return "rows of a table come faster to a kernel that does nothing else (measured)";
     if (node->out != pooled &&
         planner_is_written(planner, node->out, planner->group_of[n], planner->group_of[n]))
       return "others read what is made on the way to it";

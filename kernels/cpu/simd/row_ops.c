@@ -98,40 +98,11 @@ static void make_rows(const struct row_before *before, const struct batch_geomet
                                       .scratch = before->scratch});
 }
 
-// Nothing but rows of a table, of floats: they are added from where they lie.
-static bool is_gather(const struct row_program *program) {
-  return program->n_insts == 2 && program->inputs[0].cls == IN_GATHER &&
-         program->inputs[0].dtype == DTYPE_F32;
-}
-
-static void pool_gathered(const struct block *b, enum row_input_class cls, int32_t first,
-                          int32_t end, float *out) {
-  const struct row_before *before = b->call->before;
-  const struct row_input *input = &before->kernel->program.inputs[0];
-  memset(before->rows, 0, (size_t)b->cols * sizeof(float)); // for an index outside the table
-  for (int32_t t = first; t < end; t++) {
-    int64_t index = b->call->geometry->positions[t];
-    if (input->index_operand != ROW_NONE) {
-      const struct view *ids = &before->inputs[input->index_operand];
-      const char *at = view_at(ids, t, 0);
-      index = ids->dtype == DTYPE_I64 ? *(const int64_t *)at : *(const int32_t *)at;
-    }
-    bool inside = index >= 0 && index < before->table_rows[0];
-    const float *row = inside ? (const float *)view_at(&before->inputs[0], index, 0) : before->rows;
-    fold_row(cls, out, row, b->cols, t == first);
-  }
-}
-
 // A sequence whose rows are made for it, some at a time; added one after the other, as they are
 // when they lie in memory.
 static void pool_made(const struct block *b, enum row_input_class cls, int32_t first, int32_t last,
                       float *out) {
   const struct row_before *before = b->call->before;
-  if (is_gather(&before->kernel->program)) {
-    pool_gathered(b, cls, first, cls == IN_POOL_CLS ? first + 1 : last, out);
-    if (cls == IN_POOL_MEAN) scale_floats(out, 1.0f / (float)(last - first), b->cols);
-    return;
-  }
   int64_t stride = (before->kernel->program.cols + 15) & ~15;
   int32_t end = cls == IN_POOL_CLS ? first + 1 : last, most = before->kernel->block_rows;
   for (int32_t t = first, n; t < end; t += n) {

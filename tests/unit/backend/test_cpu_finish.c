@@ -57,7 +57,7 @@ static void gated_attention(struct graph_maker *m, int32_t n) {
   output_add(m->graph, o);
 }
 
-// Poolings of what is made for them: of whole rows, of a table, of each sequence's first token.
+// Poolings of what is made for them: of whole rows, of a table at each sequence's first token.
 static void pooled_rows(struct graph_maker *m, int32_t n) {
   int32_t x = maker_input(m, ROWS_TOKENS, n), one = maker_input(m, ROWS_TOKENS, 1);
   m->ids = maker_tensor(m, TENSOR_INPUT, DTYPE_I64, ROWS_TOKENS, 0, 1);
@@ -65,9 +65,9 @@ static void pooled_rows(struct graph_maker *m, int32_t n) {
   a = maker_node(m, OP_POOL, &a, 1, (struct node_attrs){.pool = POOL_MEAN});
   output_add(m->graph, maker_unary(m, OP_NORMALIZE, a));
   int32_t b = maker_embedding(m, m->ids, 64, n);
-  output_add(m->graph, maker_node(m, OP_POOL, &b, 1, (struct node_attrs){.pool = POOL_MAX}));
+  output_add(m->graph, maker_node(m, OP_POOL, &b, 1, (struct node_attrs){.pool = POOL_CLS}));
   int32_t c = maker_binary(m, OP_MUL, maker_unary(m, OP_SOFTMAX, x), maker_weight(m, 1, n));
-  output_add(m->graph, maker_node(m, OP_POOL, &c, 1, (struct node_attrs){.pool = POOL_CLS}));
+  output_add(m->graph, maker_node(m, OP_POOL, &c, 1, (struct node_attrs){.pool = POOL_MAX}));
 }
 
 // ---- running ----

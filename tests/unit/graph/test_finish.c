@@ -175,6 +175,21 @@ static void pooling_of_first_tokens_makes_no_others(void **state) {
   bench_end(&b);
 }
 
+static void pooling_leaves_rows_of_a_table_to_a_gather(void **state) {
+  (void)state;
+  struct bench b;
+  bench_begin(&b);
+  b.caps.pool_before = true;
+  b.m.ids = maker_tensor(&b.m, TENSOR_INPUT, DTYPE_I64, ROWS_TOKENS, 0, 1);
+  int32_t e = maker_embedding(&b.m, b.m.ids, 64, 8);
+  int32_t p = maker_node(&b.m, OP_POOL, &e, 1, (struct node_attrs){.pool = POOL_MEAN});
+  output_add(&b.graph, p);
+  bench_plan(&b);
+  EXPECT_STEPS(&b, "embedding", "pool");
+  expect_apart(&b, e, p, "rows of a table");
+  bench_end(&b);
+}
+
 static void pooling_leaves_rows_that_others_read_or_that_come_from_a_tile(void **state) {
   (void)state;
   struct bench b;
@@ -204,6 +219,7 @@ int main(void) {
       cmocka_unit_test(finish_of_an_attention),
       cmocka_unit_test(pooling_takes_what_makes_its_rows),
       cmocka_unit_test(pooling_of_first_tokens_makes_no_others),
+      cmocka_unit_test(pooling_leaves_rows_of_a_table_to_a_gather),
       cmocka_unit_test(pooling_leaves_rows_that_others_read_or_that_come_from_a_tile),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
