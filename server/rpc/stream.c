@@ -210,7 +210,7 @@ static bool put_aside(struct call *call, const uint8_t *data, size_t bytes) {
       return false;
     struct slab *slab = slab_get(h2->room.pool, room);
     if (!slab) return false;
-    if (kept) memcpy(slab->data, aside->slab->data + aside->at, kept);
+    if (aside->slab) memcpy(slab->data, aside->slab->data + aside->at, kept);
     stream_drop_aside(call);
     *aside = (struct backlog){slab, 0, kept, (int64_t)room};
     h2->room.held_bytes += aside->counted;

@@ -42,6 +42,7 @@ struct request {
   uint8_t outputs;                           // mask of signature outputs asked for
   uint8_t output_order[LIMIT_MODEL_OUTPUTS]; // signature index in the order of the reply
   uint8_t n_outputs;
+  bool dense; // no masked position: packed rows are the wire rows
   // Rows this request adds to a batch; tokens after dropping masked positions.
   int32_t n_seqs, n_tokens;
   int32_t padded_seqlen; // `seq` on the wire; 0 when the model has no sequences
@@ -49,7 +50,6 @@ struct request {
   // Inputs, one slice per signature input; data == NULL: left out. Wire layout ([batch, seq, ...],
   // dtype of the signature); packed on entry by `positions`.
   struct slice inputs[LIMIT_MODEL_INPUTS];
-  bool dense;         // no masked position: packed rows are the wire rows
   int32_t *seqlens;   // [n_seqs] kept tokens of each sequence; NULL when dense
   int32_t *positions; // [n_tokens] index in the sequence of each kept token; NULL when dense
   // Outputs land here in wire layout, in reply order; masked positions as zeros. An output that is
@@ -69,12 +69,12 @@ struct request {
   int64_t audit_until_ns;                // until then at most
   // Set by the loop: client gone or deadline passed. Looked at when a batch forms.
   _Atomic bool cancelled;
+  bool reserved;             // the loop's: `response` counts against the call's connection
   struct slab_pool *slabs;   // where message and response go back to
   struct request_pool *pool; // where the request itself goes back to
   struct executor *executor; // that it was submitted to
   void *item;                // the api's: its place in a stream; NULL: a call of its own
   uint32_t message_bytes;    // of what `message` holds
-  bool reserved;             // `response` counts against the call's connection
   enum status gone; // the loop's: what the client was told (STATUS_CANCELLED: nothing) when its
                     // call ended before this came back; STATUS_OK: it has not
   // Result
