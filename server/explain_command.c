@@ -88,7 +88,10 @@ static enum status parse(int argc, char **argv, struct command *out, struct erro
     enum status status = take_word(argc, argv, &i, out, err);
     if (status != STATUS_OK) return status;
   }
-  if (!out->model) return error_set(err, STATUS_INVALID_ARGUMENT, "which model?");
+  if (!out->model) {
+    (void)error_set(err, STATUS_INVALID_ARGUMENT, "which model?");
+    return STATUS_INVALID_ARGUMENT;
+  }
   if (out->format && !explain_format_find(out->format, &out->as))
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "--format: found \"%.40s\", expected text, json or svg", out->format);

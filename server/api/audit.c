@@ -127,6 +127,7 @@ static bool room_fill(struct room *room, const struct audits *audits,
   for (int i = 0; i < n; i++)
     wanted += is_wanted(audit_row_at(i), names);
   room->models = calloc((size_t)wanted + 1, sizeof *room->models);
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): protobuf-c wants an array of pointers
   room->model_list = calloc((size_t)wanted + 1, sizeof *room->model_list);
   if (!room->models || !room->model_list) return false;
   const struct audit_options *options = &audits->list[0]->options;

@@ -151,8 +151,8 @@ struct slant {
 // Small boxes along the text; taken, or only looked at.
 static bool slant_boxes(struct plot *plot, const struct slant *line, double from, double width,
                         bool taken) {
-  for (double at = from; at < from + width; at += 8) {
-    double away = line->off + 4;
+  for (int i = 0; i * 8.0 < width; i++) {
+    double at = from + i * 8.0, away = line->off + 4;
     struct box box = {line->x + at * line->along_x + away * line->along_y - 6,
                       line->y + at * line->along_y - away * line->along_x - 6, 12, 12};
     if (taken)
@@ -239,8 +239,9 @@ static void roofs(struct plot *plot) {
 // A free place for a number near (x, y): rings of growing size, above first.
 static struct box place_number(const struct plot *plot, double x, double y, double radius) {
   struct box box = {x - BADGE, y - BADGE, 2 * BADGE, 2 * BADGE};
-  for (double away = radius + 12; away < 240; away += 7)
+  for (int ring = 0; radius + 12 + ring * 7.0 < 240; ring++)
     for (int turn = 0; turn < 16; turn++) {
+      double away = radius + 12 + ring * 7.0;
       int side = turn % 2 ? (turn + 1) / 2 : -(turn / 2);
       double angle = -M_PI / 2 + side * M_PI / 8;
       box.x = x + away * cos(angle) - BADGE;

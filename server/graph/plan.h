@@ -87,9 +87,10 @@ struct kernel_work {
   enum dtype dtype;    // of the operands of a product or an attention
   enum row_kind rows;
   int32_t n, k;                            // product
-  uint8_t y_bytes;                         //   of an element of its result
   int32_t heads;                           // attention
-  bool causal;                             //
+  uint8_t y_bytes;                         // of an element of a product's result
+  bool causal;                             // attention
+  bool exact;                              // activations of row programs: in their form for fp32
   int32_t launches;                        // 1; 0: there is no such kernel
   uint32_t epilogue_kinds;                 // bit per enum epilogue_kind
   struct traffic traffic;                  // compulsory bytes; all operations
@@ -97,7 +98,6 @@ struct kernel_work {
   struct traffic_rate softmax_flops;       // of these, between the products of a fused attention
   struct traffic_rate reduced_flops;       // of these, norms and other reductions of rows
   struct traffic_rate special_flops;       // of these, activations of row programs
-  bool exact;                              //   which take them in their form for fp32
   struct traffic_rate epilogue_flops;      // of these, in a product's epilogue
   struct traffic_rate epilogue_special;    //   of these, activations
   struct traffic_rate hot_read, hot_write; // of these bytes, those of a tensor that the kernel just

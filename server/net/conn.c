@@ -262,9 +262,7 @@ void conn_tick(struct conn *conn, int64_t now_ns) {
   if (conn->closing) return;
   bool waited_enough = conn->close_by_ns != 0 && now_ns >= conn->close_by_ns;
   bool stuck = conn->stuck_since_ns != 0 && now_ns - conn->stuck_since_ns > STUCK_NS;
-  if (waited_enough || stuck)
-    conn_abort(conn);
-  else if (!conn->half_closed && !h2_tick(conn->h2, now_ns))
+  if (waited_enough || stuck || (!conn->half_closed && !h2_tick(conn->h2, now_ns)))
     conn_abort(conn);
 }
 
