@@ -297,6 +297,25 @@ static inline bool fake_shadows_add_up(const struct shadow_metrics *metrics) {
   return metrics->sampled == n;
 }
 
+// One sequence of n tokens without padding, its answer of n ids, admitted now; no deadline.
+static inline void fake_request_init(struct request *request, struct model *model, int64_t *ids,
+                                     int64_t *answer, int32_t n) {
+  *request = (struct request){.model = model,
+                              .fusion = FUSION_ON,
+                              .outputs = 1u << FAKE_TOKENS,
+                              .n_outputs = 1,
+                              .n_seqs = 1,
+                              .n_tokens = n,
+                              .padded_seqlen = n,
+                              .sum_sq = (int64_t)n * n,
+                              .dense = true,
+                              .deadline_ns = CLOCK_NEVER};
+  request->inputs[FAKE_IDS] = (struct slice){(uint8_t *)ids, (size_t)n * sizeof *ids};
+  request->outputs_data[0] = (uint8_t *)answer;
+  request->outputs_bytes[0] = (size_t)n * sizeof *answer;
+  request->t_ns[STAGE_ADMITTED] = fake_device.now_ns;
+}
+
 static inline void fake_model_free(struct model *model) {
   for (int mode = 0; mode < FUSION_MODES; mode++) {
     free(model->plans[mode]->steps);

@@ -49,20 +49,7 @@ static void on_finish(void *arg, struct request *request) {
 
 static void ask(struct core *core, struct client *client, struct model *model) {
   struct request *request = &client->request;
-  *request = (struct request){.model = model,
-                              .fusion = FUSION_ON,
-                              .outputs = 1u << FAKE_TOKENS,
-                              .n_outputs = 1,
-                              .n_seqs = 1,
-                              .n_tokens = TOKENS,
-                              .padded_seqlen = TOKENS,
-                              .sum_sq = TOKENS * TOKENS,
-                              .dense = true,
-                              .deadline_ns = CLOCK_NEVER};
-  request->inputs[FAKE_IDS] = (struct slice){(uint8_t *)client->ids, sizeof client->ids};
-  request->outputs_data[0] = (uint8_t *)client->tokens;
-  request->outputs_bytes[0] = sizeof client->tokens;
-  request->t_ns[STAGE_ADMITTED] = fake_device.now_ns;
+  fake_request_init(request, model, client->ids, client->tokens, TOKENS);
   client->asks_ns = CLOCK_NEVER;
   core_add(core, request);
 }

@@ -79,20 +79,7 @@ static void ask(int64_t within_ns) {
   if (!slot) return; // as batch.queue_requests would
   struct request *request = &slot->request;
   int64_t now_ns = fake_device.now_ns;
-  *request = (struct request){.model = world.model,
-                              .fusion = FUSION_ON,
-                              .outputs = 1u << FAKE_TOKENS,
-                              .n_outputs = 1,
-                              .n_seqs = 1,
-                              .n_tokens = TOKENS,
-                              .padded_seqlen = TOKENS,
-                              .sum_sq = TOKENS * TOKENS,
-                              .dense = true,
-                              .deadline_ns = CLOCK_NEVER};
-  request->inputs[FAKE_IDS] = (struct slice){(uint8_t *)slot->ids, sizeof slot->ids};
-  request->outputs_data[0] = (uint8_t *)slot->tokens;
-  request->outputs_bytes[0] = sizeof slot->tokens;
-  request->t_ns[STAGE_ADMITTED] = now_ns;
+  fake_request_init(request, world.model, slot->ids, slot->tokens, TOKENS);
   if (within_ns != CLOCK_NEVER) {
     request->deadline_ns = now_ns + within_ns;
     world.asked++;
