@@ -203,8 +203,8 @@ class ShadowTest(unittest.TestCase):
             ugly = rows(6)
             ugly[1, 3], ugly[4] = np.nan, np.inf
             triton.infer(client, "quiet", {"x": ugly}, request_id="another")
-            metrics = self.settle(daemon)
-            self.settle(daemon, "quiet")
+            self.settle(daemon)
+            metrics = self.settle(daemon, "quiet")  # the last reading, when both are at rest
             client.close()
             daemon.stop()
         alarms = [line for line in daemon.lines if "shadow_alarm" in line]
