@@ -12,7 +12,7 @@ enum exit_code daemon_check(const struct server_conf *conf, int n_errors) {
   secrets_check(conf, &n_errors);
   traces_check(conf, &n_errors);
   if (parts_open_devices(&parts, &err) != STATUS_OK)
-    daemon_report(&err, &n_errors);
+    daemon_report_setting(conf, &err, &n_errors);
   else
     n_errors += parts_parse_models(&parts);
   if (n_errors == 0) {

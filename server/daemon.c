@@ -401,9 +401,9 @@ static enum exit_code run(struct daemon *daemon, const sigset_t *signals) {
 }
 
 // ---- the two ways to run ----
-static enum exit_code fail(const struct error *err, enum exit_code code) {
+static enum exit_code fail(const struct server_conf *conf, struct error *err, enum exit_code code) {
   int n = 0;
-  daemon_report(err, &n);
+  daemon_report_setting(conf, err, &n);
   return code;
 }
 
@@ -447,12 +447,12 @@ enum exit_code daemon_run(const struct server_conf *conf, const struct args *arg
   enum exit_code code = EXIT_GOOD;
   enum status status = parts_open_devices(&daemon.parts, &err);
   if (status != STATUS_OK)
-    code = fail(&err, EXIT_FAILED);
+    code = fail(conf, &err, EXIT_FAILED);
   else if (devices_measure_first(conf, &daemon.parts.devices),
            parts_parse_models(&daemon.parts) > 0)
     code = EXIT_BAD_INPUT;
   else if ((status = bring_up(&daemon, &err)) != STATUS_OK)
-    code = fail(&err, status == STATUS_INVALID_ARGUMENT ? EXIT_BAD_INPUT : EXIT_FAILED);
+    code = fail(conf, &err, status == STATUS_INVALID_ARGUMENT ? EXIT_BAD_INPUT : EXIT_FAILED);
   else
     code = run(&daemon, &signals);
   tear_down(&daemon, code);

@@ -21,5 +21,7 @@ enum exit_code daemon_run(const struct server_conf *conf, const struct args *arg
 
 // A line "error: file:line:column: message" on stderr; `arg` is an int that counts them.
 void daemon_report(const struct error *err, void *arg);
+// The same for what begins with a key's path ("tls.key: ..."): with that key's place in the file.
+void daemon_report_setting(const struct server_conf *conf, struct error *err, int *n_errors);
 
 #endif

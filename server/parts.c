@@ -12,11 +12,17 @@ void daemon_report(const struct error *err, void *arg) {
   ++*(int *)arg;
 }
 
+void daemon_report_setting(const struct server_conf *conf, struct error *err, int *n_errors) {
+  server_conf_locate(conf, err);
+  daemon_report(err, n_errors);
+}
+
 enum status parts_open_devices(struct parts *parts, struct error *err) {
   return devices_open(parts->conf, &parts->devices, err);
 }
 
-static void parse_model(struct parts *parts, const char *path, int *n_errors) {
+static void parse_model(struct parts *parts, int i, int *n_errors) {
+  const char *path = parts->conf->models[i];
   struct model *model = NULL;
   struct error err;
   int before = *n_errors;
@@ -30,6 +36,7 @@ static void parse_model(struct parts *parts, const char *path, int *n_errors) {
   } else {
     (void)error_set(&err, status, "model %s: %s", path, status_name(status));
   }
+  server_conf_locate_model(parts->conf, i, &err);
   daemon_report(&err, n_errors);
 }
 
@@ -42,7 +49,7 @@ int parts_parse_models(struct parts *parts) {
     return n_errors;
   }
   for (int i = 0; i < parts->conf->n_models; i++)
-    parse_model(parts, parts->conf->models[i], &n_errors);
+    parse_model(parts, i, &n_errors);
   return n_errors;
 }
 

@@ -374,6 +374,10 @@ static void reload_all(struct reloader *reloader) {
   log_info("reloading", "the list of models is read again, and every model that serves");
   if (settings_read(reloader->args, &fresh, settings_report) > 0) {
     log_error("reload_failed", "the settings have mistakes: nothing is changed");
+  } else if (fresh.n_models == 0 && reloader->listed.n > 0 && fresh.models_place.line == 0) {
+    // A file that is being written again looks like this for a moment.
+    log_error("reload_failed", "the settings have no list models any more: nothing is changed; an "
+                               "empty one, models: [], unloads all");
   } else {
     server_conf_compare(reloader->parts->conf, &fresh, needs_restart);
     before = reloader->listed;

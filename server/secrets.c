@@ -5,11 +5,11 @@
 static enum status complete(const struct tls_files *tls, struct error *err) {
   bool certificate = tls->certificate[0], key = tls->key[0];
   if (certificate == key && (certificate || !tls->client_ca[0])) return STATUS_OK;
-  return error_set(err, STATUS_INVALID_ARGUMENT, "tls.%s: missing beside tls.%s",
-                   !certificate ? "certificate" : "key",
+  return error_set(err, STATUS_INVALID_ARGUMENT, "tls.%s: tls.%s is missing beside it",
                    certificate ? "certificate"
                    : key       ? "key"
-                               : "client_ca");
+                               : "client_ca",
+                   certificate ? "key" : "certificate");
 }
 
 enum status secrets_open(const struct server_conf *conf, struct secrets *out, struct error *err) {
@@ -36,7 +36,7 @@ void secrets_check(const struct server_conf *conf, int *n_errors) {
   enum status status = secrets_open(conf, &secrets, &err);
   if (status == STATUS_OK && secrets_tls(&secrets))
     status = tls_server_open(&secrets.tls, &server, &err);
-  if (status != STATUS_OK) daemon_report(&err, n_errors);
+  if (status != STATUS_OK) daemon_report_setting(conf, &err, n_errors);
   tls_server_close(server);
   secrets_close(&secrets);
 }

@@ -25,7 +25,9 @@ int settings_read(const struct args *args, struct server_conf *conf, report_fn r
       n_errors == 0)
     n_errors = 1;
   set_text(conf->listen, sizeof conf->listen, args->listen, "--listen", report, &n_errors);
+  if (args->listen) server_conf_forget_place(conf, conf->listen);
   set_text(conf->admin, sizeof conf->admin, args->admin, "--admin", report, &n_errors);
+  if (args->admin) server_conf_forget_place(conf, conf->admin);
   for (int i = 0; i < args->n_models; i++) {
     if (conf->n_models == LIMIT_MODELS) {
       struct error err;

@@ -59,6 +59,9 @@ static void check_unix(struct conf_report *report, const struct conf_node *node,
   if (strlen(value) > most)
     conf_fail(report, node, "a path of %zu bytes; a Unix socket's has at most %zu", strlen(value),
               most);
+  struct stat there; // a socket that an earlier process left is replaced; nothing else is
+  if (value[0] != '\0' && lstat(value, &there) == 0 && !S_ISSOCK(there.st_mode))
+    conf_fail(report, node, "\"%.200s\" is there and is no socket", value);
 }
 
 static void check_folder(struct conf_report *report, const struct conf_node *node,

@@ -38,7 +38,8 @@ static const struct key keys[] = {
 #undef KEY_ENUM
 #undef KEY_BOOL
 };
-enum { N_KEYS = sizeof keys / sizeof *keys, STR_BYTES = sizeof((struct server_conf *)0)->listen };
+enum { N_KEYS = SERVER_CONF_KEYS, STR_BYTES = sizeof((struct server_conf *)0)->listen };
+_Static_assert(sizeof keys / sizeof *keys == N_KEYS, "one row for each key");
 
 static void *field_of(struct server_conf *conf, const struct key *key) {
   return (char *)conf + key->offset;
@@ -130,7 +131,9 @@ static void read_section(struct conf_report *report, const struct conf_node *roo
   (void)conf_check_keys(report, map, words);
   for (int i = first; i < N_KEYS && same_section(&keys[first], &keys[i]); i++) {
     const struct conf_node *node = conf_find(map, keys[i].path + section_bytes(&keys[i]) + 1);
-    if (node != NULL) read_value(report, &keys[i], node, conf);
+    if (node == NULL) continue;
+    read_value(report, &keys[i], node, conf);
+    conf->places[i] = (struct conf_place){node->line, node->column};
   }
 }
 
@@ -138,6 +141,7 @@ static void read_section(struct conf_report *report, const struct conf_node *roo
 static void read_models(struct conf_report *report, const struct conf_node *root, const char *path,
                         struct server_conf *conf) {
   const struct conf_node *list = conf_find(root, "models");
+  if (list != NULL) conf->models_place = (struct conf_place){list->key_line, list->key_column};
   if (list == NULL || (list->kind == CONF_SCALAR && list->text[0] == '\0' && !list->quoted)) return;
   if (!conf_is_list(report, list)) return;
   const char *slash = strrchr(path, '/');
@@ -155,7 +159,8 @@ static void read_models(struct conf_report *report, const struct conf_node *root
     if ((size_t)n >= size)
       conf_fail(report, list->items[i], "a path of %d bytes; at most %zu", n, size - 1);
     else
-      conf->n_models++;
+      conf->model_places[conf->n_models++] =
+          (struct conf_place){list->items[i]->line, list->items[i]->column};
   }
 }
 
@@ -218,6 +223,7 @@ enum status server_conf_load(const char *path, struct server_conf *conf,
   struct conf_report report = {.fn = report_fn, .arg = arg};
   enum status code;
   server_conf_defaults(conf);
+  snprintf(conf->path, sizeof conf->path, "%s", path);
   struct conf_doc *doc = conf_load(path, &report, &code);
   if (doc == NULL) return code;
   const struct conf_node *root = conf_root(doc);
@@ -235,6 +241,32 @@ enum status server_conf_load(const char *path, struct server_conf *conf,
   if (report.n_errors == 0) check_together(&report, root, conf);
   conf_free(doc);
   return report.n_errors == 0 ? STATUS_OK : STATUS_INVALID_ARGUMENT;
+}
+
+// ---- where a value stands ----
+
+static void locate(const struct server_conf *conf, struct conf_place place, struct error *err) {
+  if (place.line == 0 || err->line != 0) return;
+  struct error located;
+  (void)error_set_at(&located, err->code, conf->path, place.line, place.column, "%s", err->message);
+  *err = located;
+}
+
+void server_conf_locate(const struct server_conf *conf, struct error *err) {
+  const size_t bytes = strcspn(err->message, ":");
+  for (int i = 0; i < N_KEYS; i++)
+    if (strlen(keys[i].path) == bytes && memcmp(keys[i].path, err->message, bytes) == 0)
+      locate(conf, conf->places[i], err);
+}
+
+void server_conf_locate_model(const struct server_conf *conf, int model, struct error *err) {
+  locate(conf, conf->model_places[model], err);
+}
+
+void server_conf_forget_place(struct server_conf *conf, const void *field) {
+  const size_t offset = (size_t)((const char *)field - (const char *)conf);
+  for (int i = 0; i < N_KEYS; i++)
+    if (keys[i].offset == offset) conf->places[i] = (struct conf_place){0};
 }
 
 static bool same(const struct key *key, const void *a, const void *b) {

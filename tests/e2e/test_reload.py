@@ -249,6 +249,7 @@ class ReloadTest(unittest.TestCase):
         self.assertIn("nothing is changed", log)
         self.assertNotIn("model_loaded", log)
         hangup([], text="models: [")
+        self.assertIn("have no list models", hangup([], text="# the rest is yet to be written\n"))
         self.assertEqual(serving(), {"b", "c"})
         broken = self.write("name: broken", "broken.yaml")
         log = hangup([files["a"], files["b"], broken, os.path.join(self.folder, "none.yaml")])  # a is back, c goes

@@ -300,19 +300,23 @@ class TransportTest(unittest.TestCase):
         openssl("pkey", "-in", key, "-aes128", "-passout", "pass:secret", "-out", locked)
         for name, text, code, words in (
                 ("good", f"tls: {{certificate: {certificate}, key: {key}}}", 0, "ok"),
-                ("no key", f"tls: {{certificate: {certificate}}}", 2, "tls.key"),
-                ("no certificate", f"tls: {{client_ca: {certificate}}}", 2, "tls.certificate"),
-                ("missing", f"tls: {{certificate: /nowhere.pem, key: {key}}}", 2, "/nowhere.pem: No such file"),
+                ("no key", f"tls: {{certificate: {certificate}}}", 2, ":1:20: tls.certificate: tls.key is missing"),
+                ("no certificate", f"tls: {{client_ca: {certificate}}}", 2, ":1:18: tls.client_ca: tls.certificate is"),
+                ("missing", f"tls: {{certificate: /nowhere.pem, key: {key}}}", 2, ":1:20: tls.certificate: /nowhere.pem: No such file"),
                 ("not PEM", f"tls: {{certificate: {empty}, key: {key}}}", 2, "no start line"),
                 ("passphrase", f"tls: {{certificate: {certificate}, key: {locked}}}", 2, "passphrase"),
                 ("wrong key", f"tls: {{certificate: {certificate}, key: {self.client[1]}}}", 2, "tls.key"),
                 ("no authority", f"tls: {{certificate: {certificate}, key: {key}, client_ca: {empty}}}", 2, "tls.client_ca"),
-                ("no tokens", f"auth: {{token_file: {empty}}}", 2, "auth.token_file"),
+                ("no tokens", f"auth: {{token_file: {empty}}}", 2, ":1:20: auth.token_file"),
                 ("FIFO for a certificate", f"tls: {{certificate: {fifo}, key: {key}}}", 2, ":1:20: tls.certificate"),
                 ("FIFO for a key", f"tls: {{certificate: {certificate}, key: {fifo}}}", 2, "tls.key"),
                 ("FIFO for tokens", f"auth: {{token_file: {fifo}}}", 2, ":1:20: auth.token_file"),
                 ("no end of tokens", "auth: {token_file: /dev/zero}", 2, ":1:20: auth.token_file"),
                 ("FIFO for a collector's authorities", f"trace: {{ca: {fifo}}}", 2, ":1:13: trace.ca"),
+                ("no authorities of a collector", "trace: {ca: /nowhere.pem}", 2, ":1:13: trace.ca: cannot read"),
+                ("no URL", "trace: {endpoint: 'http://[::1'}", 2, ":1:19: trace.endpoint"),
+                ("a folder for a socket", f"server: {{unix: {self.folder.name}}}", 2, ":1:16: server.unix"),
+                ("a model twice", f"models: [{ECHO}, {ECHO}]", 2, f":1:{12 + len(ECHO)}: model"),
                 ("unknown", "tls: {certficate: x}", 2, "certificate")):
             with self.subTest(name), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
                 file.write(text + "\n")

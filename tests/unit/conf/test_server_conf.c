@@ -36,7 +36,7 @@ static void the_committed_file_parses_to_the_defaults(void **state) {
                    STATUS_OK);
   assert_string_equal(collected.text, "");
   server_conf_defaults(&defaults);
-  assert_memory_equal(&conf, &defaults, sizeof conf);
+  assert_memory_equal(&conf, &defaults, offsetof(struct server_conf, places));
 }
 
 static enum status load_text(const char *text) {
@@ -49,6 +49,35 @@ static enum status load_text(const char *text) {
   unlink(path);
   rmdir(folder);
   return code;
+}
+
+static void what_is_found_later_gets_its_place(void **state) {
+  (void)state;
+  struct error err;
+  assert_int_equal(load_text("tls:\n  key: /a\n  certificate: /b\nmodels: [x, y]\n"), STATUS_OK);
+  (void)error_set(&err, STATUS_INVALID_ARGUMENT, "tls.key: of no use");
+  server_conf_locate(&conf, &err);
+  assert_int_equal(err.line, 2);
+  assert_int_equal(err.column, 8);
+  assert_string_equal(err.message, "tls.key: of no use");
+  assert_non_null(strstr(err.file, "server.yaml"));
+  server_conf_locate(&conf, &err); // has one already
+  assert_int_equal(err.line, 2);
+  const char *const placeless[] = {"tls.client_ca: is a default", "tls.keys: no such key",
+                                   "tls.key", "", ": "};
+  for (size_t i = 0; i < sizeof placeless / sizeof *placeless; i++) {
+    (void)error_set(&err, STATUS_INVALID_ARGUMENT, "%s", placeless[i]);
+    server_conf_locate(&conf, &err);
+    assert_int_equal(err.line, i == 2 ? 2 : 0);
+  }
+  server_conf_forget_place(&conf, conf.tls_key);
+  (void)error_set(&err, STATUS_INVALID_ARGUMENT, "tls.key: from the command line");
+  server_conf_locate(&conf, &err);
+  assert_int_equal(err.line, 0);
+  server_conf_locate_model(&conf, 1, &err);
+  assert_int_equal(err.line, 4);
+  assert_int_equal(err.column, 13);
+  assert_int_equal(conf.models_place.line, 4);
 }
 
 static void refuses(const char *text, const char *errors) {
@@ -169,6 +198,7 @@ int main(void) {
       cmocka_unit_test(defaults_are_those_of_the_table),
       cmocka_unit_test(the_committed_file_is_what_the_program_prints),
       cmocka_unit_test(the_committed_file_parses_to_the_defaults),
+      cmocka_unit_test(what_is_found_later_gets_its_place),
       cmocka_unit_test(values_replace_defaults),
       cmocka_unit_test(sections_of_comments_only_are_fine),
       cmocka_unit_test(models_are_relative_to_the_file),
