@@ -1,6 +1,7 @@
 // TLS with every single allocation failing in turn, OpenSSL's own included: reading certificates,
 // reading them again, handshakes, bytes both ways. What was hit may fail; the next is right, and
-// nothing is left (a sanitizer says so). FW_FAULT_STEP of the environment: every how manieth (61; 1: each).
+// nothing is left (a sanitizer says so). FW_FAULT_STEP of the environment: every how manieth (61;
+// 1: each).
 #include "base/clock.h"
 #include "base/log.h"
 #include "fault/alloc.h"

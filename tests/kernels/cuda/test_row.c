@@ -2,8 +2,8 @@
 // views with gaps, addresses off their alignment, ugly values, rows that a cluster shares, long
 // sequences to pool, more than 2^31 elements.
 //
-// test_row [small | compile [part|any parts]]: `small` takes every so-many-th case of few columns (for
-// compute-sanitizer); with `compile` every kernel (or every parts-th) is generated and
+// test_row [small | compile [part|any parts]]: `small` takes every so-many-th case of few columns
+// (for compute-sanitizer); with `compile` every kernel (or every parts-th) is generated and
 // compiled and none is run: no GPU is needed. FUSEWIRE_JIT_CACHE names a folder for the cubins
 // (default: a new one).
 #include "gpu_test.h"
@@ -370,8 +370,8 @@ int main(int argc, char **argv) {
   compile_only = argc > 1 && strcmp(argv[1], "compile") == 0;
   if (argc > 3) {
     parts = strtol(argv[3], NULL, 10);
-    part = strcmp(argv[2], "any") == 0 ? (time(NULL) ^ getpid()) % parts
-                                       : strtol(argv[2], NULL, 10);
+    part =
+        strcmp(argv[2], "any") == 0 ? (time(NULL) ^ getpid()) % parts : strtol(argv[2], NULL, 10);
     printf("part %ld of %ld\n", part, parts);
   }
   if (!compile_only) {

@@ -60,7 +60,7 @@ static inline const struct decision *edge(const struct bench *b, int32_t from, i
 }
 
 static inline void expect_apart(const struct bench *b, int32_t from, int32_t to,
-                         const char *part_of_reason) {
+                                const char *part_of_reason) {
   const struct decision *d = edge(b, from, to);
   if (d->fused || !strstr(d->reason, part_of_reason))
     fail_msg("fused %d: \"%s\", expected \"%s\"", d->fused, d->reason, part_of_reason);
