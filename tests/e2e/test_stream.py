@@ -11,7 +11,8 @@ import numpy as np
 from harness import h2_frames as h2
 from harness import protobuf_bytes as pb
 from harness import triton
-from harness.daemon import Daemon, sanitized
+from harness.clock import scaled, wait_for
+from harness.daemon import Daemon, all_closed, sanitized
 from harness.run import ROOT
 
 MODELS = os.path.join(ROOT, "tests", "e2e", "models")
@@ -39,6 +40,10 @@ def answer(message):
     return outer.get(1, b"").decode(), request_id, output
 
 
+def total(metrics, name, part=""):
+    return sum(value for key, value in metrics.items() if key.startswith(f"fusewire_infer_{name}_total{{") and part in key)
+
+
 class StreamTest(unittest.TestCase):
     def start(self, settings=None, names=("echo", "block")):
         daemon = Daemon([f"{MODELS}/{name}.yaml" for name in names],
@@ -51,23 +56,14 @@ class StreamTest(unittest.TestCase):
         self.addCleanup(channel.close)
         return channel
 
-    def settled(self, daemon):
+    def settled(self, daemon, enough=lambda metrics: True):
         """Sums over models and modes once nothing is in flight: accepted, and finished by code."""
-        end = time.monotonic() + 30
-        while True:
-            metrics = daemon.metrics()
-
-            def total(name, part=""):
-                return sum(value for key, value in metrics.items() if key.startswith(name + "{") and part in key)
-
-            if total("fusewire_infer_in_flight") == 0:
-                break
-            self.assertLess(time.monotonic(), end, "requests are still in flight")
-            time.sleep(0.01)
-        accepted, finished = total("fusewire_infer_accepted_total"), total("fusewire_infer_finished_total")
-        self.assertEqual(accepted, finished)
-        return accepted, {code: total("fusewire_infer_finished_total", f'code="{code}"') for code in (
+        metrics = daemon.settled(enough)
+        return total(metrics, "accepted"), {code: total(metrics, "finished", f'code="{code}"') for code in (
             "OK", "CANCELLED", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED")}
+
+    def wait_no_messages(self, daemon):
+        wait_for(lambda: daemon.metrics()["fusewire_message_bytes"] == 0, what="bytes of messages are still held")
 
     # ---- the stock client ------------------------------------------------------------------------
     def test_the_stock_client_gets_every_answer_in_order(self):
@@ -131,7 +127,7 @@ class StreamTest(unittest.TestCase):
     def test_a_deadline_ends_the_stream_and_what_it_waits_for(self):
         daemon = self.start(names=("echo", "block"))
         silent = queue.Queue()  # a client that keeps its side open
-        call = self.channel(daemon).stream_stream(STREAM)(iter(silent.get, None), timeout=0.3)
+        call = self.channel(daemon).stream_stream(STREAM)(iter(silent.get, None), timeout=scaled(1))
         silent.put(echo_request(1))
         self.assertEqual(answer(next(call))[0], "")
         with self.assertRaises(grpc.RpcError) as raised:
@@ -149,7 +145,7 @@ class StreamTest(unittest.TestCase):
             for i in range(200):  # 212 KB: within the window of a stream
                 deaf.send_data(stream, h2.grpc_message(echo_request(i)), end_stream=False)
             deaf.read_until(lambda: deaf.stream(stream).blocks)
-            accepted, finished = self.settled(daemon)
+            accepted, finished = self.settled(daemon, lambda metrics: total(metrics, "accepted") >= LIMIT)
             self.assertEqual((accepted, finished["OK"]), (LIMIT, LIMIT))
             other = self.channel(daemon).unary_unary(INFER)
             self.assertTrue(other(echo_request(1), timeout=30))  # others are served
@@ -173,17 +169,15 @@ class StreamTest(unittest.TestCase):
             while sent + len(message) < deaf.settings[4]:
                 deaf.send_data(stream, message, end_stream=False)
                 sent += len(message)
-            end, held = time.monotonic() + 20, 0
-            while held <= sent / 2:  # what was sent arrives in its own time
-                self.assertLess(time.monotonic(), end)
-                self.settled(daemon)
-                held = daemon.metrics()["fusewire_message_bytes"]
-                self.assertLess(held, 3 * deaf.settings[4])
+
+            def held():  # what was sent arrives in its own time
+                found = daemon.settled()["fusewire_message_bytes"]
+                self.assertLess(found, 3 * deaf.settings[4])
+                return found > sent / 2
+
+            wait_for(held)
         self.settled(daemon)
-        end = time.monotonic() + 20
-        while daemon.metrics()["fusewire_message_bytes"] > 0:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.01)
+        self.wait_no_messages(daemon)
         daemon.stop()
 
     # ---- conservation ----------------------------------------------------------------------------
@@ -216,7 +210,7 @@ class StreamTest(unittest.TestCase):
             thread.start()
         for thread in threads:
             thread.join()
-        accepted, finished = self.settled(daemon)
+        accepted, finished = self.settled(daemon, all_closed)
         entries = [daemon_statistics(daemon, name) for name in ("echo", "block")]
         ok = sum(entry.inference_stats.success.count for entry in entries)
         fail = sum(entry.inference_stats.fail.count for entry in entries)
@@ -226,10 +220,7 @@ class StreamTest(unittest.TestCase):
         self.assertGreaterEqual(ok, seen["ok"])
         self.assertGreaterEqual(fail, seen["failed"])
         print(f"{accepted:.0f} accepted: {ok} ok, {fail} failed ({cancelled} cancelled); clients saw {seen}")
-        end = time.monotonic() + 20
-        while daemon.metrics()["fusewire_message_bytes"] > 0:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.01)
+        self.wait_no_messages(daemon)
         daemon.stop()
 
     def test_draining_answers_what_was_asked_and_ends_the_streams(self):

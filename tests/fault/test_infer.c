@@ -123,7 +123,7 @@ static bool right(const struct job *job, int seconds) {
 
 // The last connection's memory goes back on the loop thread, a little after its socket is closed.
 static bool settles(void) {
-  for (int i = 0; i < 2000; i++) {
+  for (int i = 0; i < 20000; i++) {
     if (net_connections(net) == 0 && net_used_bytes(net) == 0) return true;
     usleep(1000);
   }

@@ -120,7 +120,7 @@ def cancels(world, rng):
         for _ in range(6):
             calls = [connection.start_call(INFER, request("cancel", rng.randrange(1, 200))) for _ in range(40)]
             world.tally.sent("cancel", len(calls))
-            connection.read_until(lambda: False, rng.choice([0, 0, 0.002, 0.01]))
+            connection.read_for(rng.choice([0, 0, 0.002, 0.01]))
             cancelled = {call for call in calls if rng.random() < 0.8 and not connection.stream(call).done}
             connection.send(b"".join(h2.frame(h2.RST_STREAM, 0, call, number(h2.CANCEL)) for call in cancelled))
             if not settled(connection) or not connection.read_until(
@@ -191,7 +191,7 @@ def half_open(world, rng):
         stream = probe.new_stream()
         probe.send(h2.frame(h2.HEADERS, h2.END_HEADERS, stream, probe.encoder.encode(h2.grpc_headers(INFER))) + h2.frame(
             h2.DATA, 0, stream, h2.grpc_message(b"x", length=1 << 20)))
-    probe.read_until(lambda: False, rng.uniform(0, 1))
+    probe.read_for(rng.uniform(0, 1))
     for one in crowd:
         if rng.random() < 0.7:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -210,7 +210,7 @@ def slow_readers(world, rng):
             world.problem("a slow reader was not even begun to be answered")
         for _ in range(100):
             connection.send(h2.frame(h2.WINDOW_UPDATE, 0, calls[0], number(1)))
-            connection.read_until(lambda: False, 0.002)
+            connection.read_for(0.002)
         if rng.random() < 0.5:
             connection.send(h2.frame(h2.WINDOW_UPDATE, 0, 0, number(1 << 24)) + b"".join(
                 h2.frame(h2.WINDOW_UPDATE, 0, call, number(1 << 20)) for call in calls))
@@ -251,7 +251,7 @@ def vanishing(world, rng):
         stream = connection.send_headers(h2.grpc_headers(STREAM))
         for _ in range(rng.randrange(1, 30)):
             connection.send_data(stream, h2.grpc_message(request("victim", 9)), end_stream=False)
-        connection.read_until(lambda: False, rng.choice([0, 0.001, 0.01]))
+        connection.read_for(rng.choice([0, 0.001, 0.01]))
         drop(connection, rng.random() < 0.5)
     with world.channel(rng) as channel:
         for _ in range(3):

@@ -2,9 +2,10 @@
 as unpleasant as a test wants."""
 import http.server
 import threading
-import time
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from .clock import wait_for
 
 
 def value_of(any_value):
@@ -79,11 +80,11 @@ class Collector:
 
     def wait(self, enough, seconds=30):
         """The spans, as soon as enough(spans)."""
-        end = time.monotonic() + seconds
-        while True:
-            spans = self.spans()
-            if enough(spans):
-                return spans
-            assert time.monotonic() < end, f"{len(spans)} spans, and not those that were waited for"
-            with self.changed:
-                self.changed.wait(0.05)
+        found = []
+
+        def look():
+            found[:] = self.spans()
+            return enough(found)
+
+        wait_for(look, seconds, lambda: f"{len(found)} spans, and not those that were waited for")
+        return list(found)

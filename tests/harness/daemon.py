@@ -12,9 +12,10 @@ import urllib.error
 import urllib.request
 
 from . import device
+from .clock import scaled, wait_for
 from .run import ROOT
 
-READY_SECONDS = 60  # a sanitizer build on a busy machine
+READY_SECONDS = scaled(30)
 
 
 def daemon_path():
@@ -34,6 +35,22 @@ def merge(base, extra):
     for key, value in extra.items():
         out[key] = merge(out.get(key, {}), value) if isinstance(value, dict) else value
     return out
+
+
+def sum_by(metrics, name, *labels):
+    """{values of these labels: sum over all the others} of a metric."""
+    sums = {}
+    for key, value in metrics.items():
+        if key.startswith(name + "{"):
+            found = {label: text for label, text, _ in re.findall(r'(\w+)="((\\.|[^"\\])*)"', key)}
+            which = tuple(found[label] for label in labels)
+            sums[which] = sums.get(which, 0) + value
+    return sums
+
+
+def all_closed(metrics):
+    """For Daemon.settled(): every client's connection is closed, so that nothing more can come of it."""
+    return metrics["fusewire_connections_accepted_total"] == metrics["fusewire_connections_closed_total"]
 
 
 class Daemon:
@@ -85,13 +102,19 @@ class Daemon:
     def address(self):
         return f"127.0.0.1:{self.grpc_port}"
 
+    def wait_line(self, *words, seconds=30):
+        """The lines of the log that have all of these words, as soon as there is one: they come through a pipe, in their own
+        time."""
+        return wait_for(lambda: [line for line in list(self.lines) if all(word in line for word in words)], seconds,
+                        lambda: f"no line with {words}:\n{self.log()}")
+
     def alive(self):
         return self.process.poll() is None
 
     def http(self, path):
         """(status, body) of the admin port."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=scaled(10)) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -107,6 +130,31 @@ class Daemon:
                 values[name] = float(value)
         return values
 
+    def settled(self, enough=lambda metrics: True, seconds=60):
+        """The metrics when no request is in flight and the law holds for every model and mode: accepted = finished. What was
+        sent may still be in a socket: `enough` says what else must have come. A scrape reads one counter after the other, so
+        that the first one that shows the end may show others from before it: it has to be seen twice."""
+        metrics, seen = {}, []
+
+        def settled():
+            metrics.clear()
+            metrics.update(self.metrics())
+            seen.append(ended())
+            return seen[-2:] == [True, True]
+
+        def ended():
+            accepted, finished, in_flight = (sum_by(metrics, f"fusewire_infer_{name}", "model", "version", "fusion") for name in (
+                "accepted_total", "finished_total", "in_flight"))
+            return not any(in_flight.values()) and accepted == finished and bool(enough(metrics))
+
+        def what():
+            counts = {name: value for name, value in metrics.items() if value and re.search(
+                "infer_(accepted|finished|in_flight)|^fusewire_connections", name)}
+            return f"requests have not ended, or not as was expected: {counts}"
+
+        wait_for(settled, seconds, what)
+        return metrics
+
     def proc(self, name):
         """A field of /proc/PID/status, in KiB or as a number."""
         with open(f"/proc/{self.process.pid}/status") as file:
@@ -121,8 +169,8 @@ class Daemon:
         self.process.send_signal(number)
 
     def wait(self, seconds=60):
-        code = self.process.wait(seconds)
-        self._reader.join(10)
+        code = self.process.wait(scaled(seconds))
+        self._reader.join(scaled(10))
         return code
 
     def kill(self):

@@ -9,6 +9,8 @@ import time
 
 import hpack
 
+from .clock import scaled
+
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED = 1, 1, 4, 8
 NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR, SETTINGS_TIMEOUT, STREAM_CLOSED, FRAME_SIZE_ERROR, \
@@ -66,14 +68,15 @@ class Stream:
 
 class Connection:
     def __init__(self, port, settings=(), preface=True, window_updates=True, timeout=10.0, tls=None):
-        """`port`: a number, or the path of a Unix socket. `tls`: the certificate file to trust."""
+        """`port`: a number, or the path of a Unix socket. `tls`: the certificate file to trust. Here and below, time-outs are
+        those of a release build."""
         self.timeout = timeout
         if isinstance(port, str):
             self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.settimeout(timeout)
+            self.socket.settimeout(scaled(timeout))
             self.socket.connect(port)
         else:
-            self.socket = socket.create_connection(("127.0.0.1", port), timeout)
+            self.socket = socket.create_connection(("127.0.0.1", port), scaled(timeout))
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls:
             context = ssl.create_default_context(cafile=tls)
@@ -101,7 +104,7 @@ class Connection:
 
     def send(self, data):
         try:
-            self.socket.settimeout(self.timeout)  # not what was left of the last wait
+            self.socket.settimeout(scaled(self.timeout))  # not what was left of the last wait
             self.socket.sendall(data)
         except OSError:
             self.closed = True
@@ -143,7 +146,14 @@ class Connection:
 
     def read_until(self, condition, timeout=None):
         """Handle frames until condition() or the connection's end; False when time ran out."""
-        end = time.monotonic() + (self.timeout if timeout is None else timeout)
+        return self._read(condition, scaled(self.timeout if timeout is None else timeout))
+
+    def read_for(self, seconds):
+        """Handle frames for so long, or until the connection's end."""
+        self._read(lambda: False, seconds)
+
+    def _read(self, condition, seconds):
+        end = time.monotonic() + seconds
         while not condition():
             left = end - time.monotonic()
             if self.closed or left <= 0:

@@ -23,7 +23,8 @@ if __name__ == "__main__":
 from . import abusers, h2_frames as h2
 from . import protobuf_bytes as pb
 from .authority import Authority
-from .daemon import Daemon, sanitized
+from .clock import scaled
+from .daemon import Daemon, all_closed, sanitized
 from .run import ROOT
 
 MODELS = ("honest", "stream", "wrong", "deadline", "cancel", "victim", "churn", "echo")
@@ -132,18 +133,12 @@ class World:
         return self.daemon.proc("VmRSS") * 1024, len(os.listdir(f"/proc/{self.daemon.process.pid}/fd"))
 
     def settle(self):
-        """Every connection closed, every model loaded, nothing in flight."""
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            metrics = self.daemon.metrics()
-            still = {name: value for name, value in metrics.items() if value and (
-                "_in_flight" in name or name in ("fusewire_connections", "fusewire_message_bytes"))}
-            opened = metrics["fusewire_connections_accepted_total"] - metrics["fusewire_connections_closed_total"]
-            if not still and opened == 0:
-                return metrics
-            time.sleep(0.1)
-        self.problem(f"60 s after the last client left: {still}, {opened:.0f} connections")
-        return metrics
+        """The metrics when every connection is closed and nothing is in flight."""
+        try:
+            return self.daemon.settled(lambda metrics: all_closed(metrics) and metrics["fusewire_message_bytes"] == 0)
+        except AssertionError as error:
+            self.problem(f"long after the last client left: {error}")
+            return self.daemon.metrics()
 
 
 def finished(metrics, model):
@@ -255,13 +250,13 @@ def soak(world, seconds, say, seed):
         time.sleep(min(0.5, seconds / 40))
     world.over.set()
     for thread in threads:
-        thread.join(150)
+        thread.join(scaled(150))
     stuck = [thread for thread in threads if thread.is_alive()]
     if stuck or not world.daemon.alive():
         world.problem(f"{len(stuck)} clients are stuck" if stuck else "the daemon is dead")
         return
     metrics = world.settle()
-    after, end = world.sample(), time.monotonic() + 10
+    after, end = world.sample(), time.monotonic() + scaled(10)
     while after[1] > before[1] and time.monotonic() < end:  # the scrape itself has a socket for a moment
         time.sleep(0.1)
         after = world.sample()
