@@ -85,7 +85,8 @@ class Connection:
         self.encoder, self.decoder = hpack.Encoder(), hpack.Decoder()
         self.decoder.max_header_list_size = 1 << 20
         self.streams, self.goaways, self.pings, self.frames, self.settings = {}, [], [], [], {}
-        self.closed = False
+        self.ended = False  # by the peer: all that it sent has been read
+        self.unsendable = False
         self.window_updates = window_updates
         self.next_stream = 1
         self._pending, self._block = b"", b""
@@ -106,8 +107,12 @@ class Connection:
         try:
             self.socket.settimeout(scaled(self.timeout))  # not what was left of the last wait
             self.socket.sendall(data)
-        except OSError:
-            self.closed = True
+        except OSError:  # what came before may still be read
+            self.unsendable = True
+
+    @property
+    def closed(self):
+        return self.ended or self.unsendable
 
     def stream(self, number):
         return self.streams.setdefault(number, Stream())
@@ -138,11 +143,22 @@ class Connection:
         return self.stream(stream)
 
     # ---- receiving -------------------------------------------------------------------------------
+    def flood(self, frames, call, allowed_s):
+        """Many frames and a call behind them. True: it was ended for them. False: they were answered, but read so slowly, in more
+        than allowed_s, that they may have been within the rate of an honest client."""
+        began = time.monotonic()
+        self.send(frames)
+        last = self.start_call(call, b"")
+        self.read_until(lambda: self.ended or self.stream(last).done, 60)
+        taken = time.monotonic() - began
+        assert self.ended or taken > allowed_s, f"not ended, though all was read within {taken:.1f} s"
+        return self.ended
+
     def wait(self, stream, timeout=None):
         return self.read_until(lambda: self.stream(stream).done, timeout)
 
     def wait_closed(self, timeout=None):
-        return self.read_until(lambda: False, timeout) or self.closed
+        return self.read_until(lambda: False, timeout) or self.ended
 
     def read_until(self, condition, timeout=None):
         """Handle frames until condition() or the connection's end; False when time ran out."""
@@ -156,7 +172,7 @@ class Connection:
         end = time.monotonic() + seconds
         while not condition():
             left = end - time.monotonic()
-            if self.closed or left <= 0:
+            if self.ended or left <= 0:
                 return condition()
             self.socket.settimeout(left)
             try:
@@ -166,7 +182,7 @@ class Connection:
             except OSError:
                 data = b""
             if not data:
-                self.closed = True
+                self.ended = True
                 return condition()
             self._pending += data
             self._handle_frames()
