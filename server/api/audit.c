@@ -97,10 +97,10 @@ static void size_fill(struct size_room *room, const struct audit_sums *sums, int
 static void model_fill(struct model_room *room, const struct audit_row *row) {
   audit_model *out = &room->message;
   fusewire__v1__audit_model__init(out);
-  out->model_name = unconst(row->model);
-  out->model_version = unconst(row->version);
-  out->fusion = unconst(row->fusion);
-  out->device = unconst(row->device);
+  out->model_name = unconst(row->labels.model);
+  out->model_version = unconst(row->labels.version);
+  out->fusion = unconst(row->labels.fusion);
+  out->device = unconst(row->labels.device);
   out->read_out_of_band = atomic_load(&row->read_out);
   out->write_out_of_band = atomic_load(&row->write_out);
   out->alarms = load(&row->alarms);
@@ -116,8 +116,10 @@ static void model_fill(struct model_room *room, const struct audit_row *row) {
 }
 
 static bool is_wanted(const struct audit_row *row, const struct wire_names *names) {
-  return (names->first.bytes == 0 || slice_is(names->first, row->model, strlen(row->model))) &&
-         (names->second.bytes == 0 || slice_is(names->second, row->version, strlen(row->version)));
+  return (names->first.bytes == 0 ||
+          slice_is(names->first, row->labels.model, strlen(row->labels.model))) &&
+         (names->second.bytes == 0 ||
+          slice_is(names->second, row->labels.version, strlen(row->labels.version)));
 }
 
 static bool room_fill(struct room *room, const struct audits *audits,

@@ -16,8 +16,9 @@ static unsigned long long load(const _Atomic uint64_t *value) {
 static void labels_of(const struct audit_row *row, char *out) {
   char model[2 * LIMIT_NAME_BYTES], version[72];
   snprintf(out, LABELS_BYTES, "model=\"%s\",version=\"%s\",fusion=\"%s\",device=\"%s\"",
-           expo_escaped(row->model, model, sizeof model),
-           expo_escaped(row->version, version, sizeof version), row->fusion, row->device);
+           expo_escaped(row->labels.model, model, sizeof model),
+           expo_escaped(row->labels.version, version, sizeof version), row->labels.fusion,
+           row->labels.device);
 }
 
 static const char *size_name(int size, char *out, size_t out_bytes) {

@@ -22,35 +22,20 @@ int audit_size_of(int64_t tokens) {
 // ---- rows ----
 // Two modes of twice as many models as serve at once, on each device.
 #define ROWS (LIMIT_MODELS * 4 * LIMIT_DEVICES)
-static struct audit_row *rows[ROWS];
-static _Atomic int n_rows;
+static struct series_family rows = SERIES(ROWS);
 
 int audit_row_count(void) {
-  return atomic_load_explicit(&n_rows, memory_order_acquire);
+  return series_count(&rows);
 }
 
 struct audit_row *audit_row_at(int index) {
-  return rows[index];
+  return series_at(&rows, index);
 }
 
 struct audit_row *audit_row_add(const char *model, const char *version, const char *fusion,
                                 const char *device) {
-  int n = atomic_load_explicit(&n_rows, memory_order_relaxed);
-  for (int i = 0; i < n; i++) {
-    struct audit_row *old = rows[i];
-    if (strcmp(old->model, model) == 0 && strcmp(old->version, version) == 0 &&
-        strcmp(old->fusion, fusion) == 0 && strcmp(old->device, device) == 0)
-      return old;
-  }
-  struct audit_row *row = n < ROWS ? calloc(1, sizeof *row) : NULL;
-  if (!row) return NULL;
-  snprintf(row->model, sizeof row->model, "%s", model);
-  snprintf(row->version, sizeof row->version, "%s", version);
-  snprintf(row->fusion, sizeof row->fusion, "%s", fusion);
-  snprintf(row->device, sizeof row->device, "%s", device);
-  rows[n] = row;
-  atomic_store_explicit(&n_rows, n + 1, memory_order_release);
-  return row;
+  const struct series_labels labels = series_labels(model, version, fusion, device);
+  return series_add(&rows, sizeof(struct audit_row), &labels);
 }
 
 // ---- the band ----
@@ -65,8 +50,8 @@ static void verdict_add(struct audit_verdict *verdict, double measured, double l
 }
 
 static const char *where_of(const struct audit_row *row, char *out, size_t out_bytes) {
-  snprintf(out, out_bytes, "model %s version %s, fusion %s, device %s", row->model, row->version,
-           row->fusion, row->device);
+  snprintf(out, out_bytes, "model %s version %s, fusion %s, device %s", row->labels.model,
+           row->labels.version, row->labels.fusion, row->labels.device);
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include "audit/batch.h"
 #include "base/clock.h"
+#include "obs/series.h"
 
 // Classes of batches by the tokens that they computed.
 #define AUDIT_SIZES 6
@@ -41,7 +42,7 @@ struct audit_band {
 };
 
 struct audit_row {
-  char model[LIMIT_NAME_BYTES], version[32], fusion[8], device[24];
+  struct series_labels labels;
   struct audit_sums sizes[AUDIT_SIZES];
   struct audit_hist read_ratio, write_ratio;
   _Atomic uint64_t unmeasured[AUDIT_OUTCOMES]; // batches, by why there is no figure

@@ -44,9 +44,9 @@ const char *expo_escaped(const char *value, char *out, size_t out_bytes) {
 static void labels_of(const struct model_metrics *metrics, char *out, size_t out_bytes) {
   char model[520], version[72];
   snprintf(out, out_bytes, "model=\"%s\",version=\"%s\",fusion=\"%s\",device=\"%s\"",
-           expo_escaped(metrics->model, model, sizeof model),
-           expo_escaped(metrics->version, version, sizeof version), metrics->fusion,
-           metrics->device);
+           expo_escaped(metrics->labels.model, model, sizeof model),
+           expo_escaped(metrics->labels.version, version, sizeof version), metrics->labels.fusion,
+           metrics->labels.device);
 }
 #define LABELS_BYTES 720
 
@@ -80,8 +80,8 @@ static void histogram(struct expo *expo, const char *name, const char *labels,
 #define FOR_EACH_MODEL(metrics, labels)                                                            \
   char labels[LABELS_BYTES];                                                                       \
   const struct model_metrics *metrics;                                                             \
-  int n_models = atomic_load_explicit(&metrics_registry.n_models, memory_order_acquire);           \
-  for (int m = 0; m < n_models && (metrics = metrics_registry.models[m],                           \
+  int n_models = series_count(&metrics_registry.models);                                           \
+  for (int m = 0; m < n_models && (metrics = series_at(&metrics_registry.models, m),               \
                                   labels_of(metrics, labels, sizeof labels), 1);                   \
        m++)
 
@@ -194,23 +194,23 @@ static void table_families(struct expo *expo) {
 
 static void memory_family(struct expo *expo) {
   char model[520], version[72];
-  int n = atomic_load_explicit(&metrics_registry.n_memories, memory_order_acquire);
+  int n = series_count(&metrics_registry.memories);
   expo_family(expo, "fusewire_model_memory_bytes", "gauge",
               "Memory of a loaded model. weights: as the device keeps them; device host: what is "
               "read in place. arena: what its largest plan needs of each lane's arena, which all "
               "models share. shadows: slots for inputs and outputs (ab.shadow).");
   for (int i = 0; i < n; i++) {
-    const struct memory_metrics *m = metrics_registry.memories[i];
-    bool host = strcmp(m->device, "host") == 0;
+    const struct memory_metrics *m = series_at(&metrics_registry.memories, i);
+    bool host = strcmp(m->labels.device, "host") == 0;
     const _Atomic int64_t *const values[] = {&m->weights, host ? &m->shadows : &m->arena};
     const char *const kinds[] = {"weights", host ? "shadows" : "arena"};
-    expo_escaped(m->model, model, sizeof model);
-    expo_escaped(m->version, version, sizeof version);
+    expo_escaped(m->labels.model, model, sizeof model);
+    expo_escaped(m->labels.version, version, sizeof version);
     for (int k = 0; k < 2; k++)
       expo_text(expo,
                 "fusewire_model_memory_bytes{model=\"%s\",version=\"%s\",device=\"%s\",kind="
                 "\"%s\"} %lld\n",
-                model, version, m->device, kinds[k],
+                model, version, m->labels.device, kinds[k],
                 (long long)atomic_load_explicit(values[k], memory_order_relaxed));
   }
 }

@@ -10,8 +10,8 @@
 static void labels_of(const struct shadow_metrics *metrics, char *out, size_t out_bytes) {
   char model[520], version[72];
   snprintf(out, out_bytes, "model=\"%s\",version=\"%s\",device=\"%s\"",
-           expo_escaped(metrics->model, model, sizeof model),
-           expo_escaped(metrics->version, version, sizeof version), metrics->device);
+           expo_escaped(metrics->labels.model, model, sizeof model),
+           expo_escaped(metrics->labels.version, version, sizeof version), metrics->labels.device);
 }
 
 static void output_labels(const struct shadow_metrics *metrics,

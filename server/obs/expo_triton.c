@@ -37,8 +37,8 @@ static void line(struct expo *expo, const char *name, const struct model_totals 
                  const char *reason, double value) {
   char model[520], version[72];
   expo_text(expo, "%s{model=\"%s\",version=\"%s\"%s%s%s} %.15g\n", name,
-            expo_escaped(totals->first->model, model, sizeof model),
-            expo_escaped(totals->first->version, version, sizeof version),
+            expo_escaped(totals->first->labels.model, model, sizeof model),
+            expo_escaped(totals->first->labels.version, version, sizeof version),
             *reason ? ",reason=\"" : "", reason, *reason ? "\"" : "", value);
 }
 

@@ -8,47 +8,19 @@
 
 struct rpc_metrics rpc_metrics;
 struct trace_metrics trace_metrics;
-struct metrics_registry metrics_registry;
+struct metrics_registry metrics_registry = {.models = SERIES(METRICS_MODELS),
+                                            .memories = SERIES(METRICS_MEMORIES)};
 
 struct model_metrics *metrics_model_add(const char *model, const char *version, const char *fusion,
                                         const char *device) {
-  int n = atomic_load_explicit(&metrics_registry.n_models, memory_order_relaxed);
-  for (int i = 0; i < n; i++) {
-    struct model_metrics *old = metrics_registry.models[i];
-    if (strcmp(old->model, model) == 0 && strcmp(old->version, version) == 0 &&
-        strcmp(old->fusion, fusion) == 0 && strcmp(old->device, device) == 0)
-      return old;
-  }
-  if (n == METRICS_MODELS) return NULL;
-  struct model_metrics *metrics = calloc(1, sizeof *metrics);
-  if (!metrics) return NULL;
-  snprintf(metrics->model, sizeof metrics->model, "%s", model);
-  snprintf(metrics->version, sizeof metrics->version, "%s", version);
-  snprintf(metrics->fusion, sizeof metrics->fusion, "%s", fusion);
-  snprintf(metrics->device, sizeof metrics->device, "%s", device);
-  metrics_registry.models[n] = metrics;
-  atomic_store_explicit(&metrics_registry.n_models, n + 1, memory_order_release);
-  return metrics;
+  const struct series_labels labels = series_labels(model, version, fusion, device);
+  return series_add(&metrics_registry.models, sizeof(struct model_metrics), &labels);
 }
 
 struct memory_metrics *metrics_memory_add(const char *model, const char *version,
                                           const char *device) {
-  int n = atomic_load_explicit(&metrics_registry.n_memories, memory_order_relaxed);
-  for (int i = 0; i < n; i++) {
-    struct memory_metrics *old = metrics_registry.memories[i];
-    if (strcmp(old->model, model) == 0 && strcmp(old->version, version) == 0 &&
-        strcmp(old->device, device) == 0)
-      return old;
-  }
-  if (n == METRICS_MEMORIES) return NULL;
-  struct memory_metrics *metrics = calloc(1, sizeof *metrics);
-  if (!metrics) return NULL;
-  snprintf(metrics->model, sizeof metrics->model, "%s", model);
-  snprintf(metrics->version, sizeof metrics->version, "%s", version);
-  snprintf(metrics->device, sizeof metrics->device, "%s", device);
-  metrics_registry.memories[n] = metrics;
-  atomic_store_explicit(&metrics_registry.n_memories, n + 1, memory_order_release);
-  return metrics;
+  const struct series_labels labels = series_labels(model, version, NULL, device);
+  return series_add(&metrics_registry.memories, sizeof(struct memory_metrics), &labels);
 }
 
 static void fade(_Atomic double *sum, double value) {

@@ -8,6 +8,7 @@
 
 #include "base/hist.h"
 #include "base/status.h"
+#include "obs/series.h"
 #include <stdatomic.h>
 
 // Batches of one number of rows (of the batch dimension).
@@ -37,7 +38,7 @@ enum refused {
 
 // Per model and fusion mode.
 struct model_metrics {
-  char model[256], version[32], fusion[8], device[16];
+  struct series_labels labels;
   _Atomic uint64_t accepted;               // ModelInfer calls whose model was found
   _Atomic uint64_t finished[STATUS_COUNT]; // by status; [0] is ok
   _Atomic uint64_t refused[REFUSED_COUNT]; // by enum refused
@@ -59,7 +60,7 @@ struct model_metrics {
 // other). Device "host": what the program itself keeps of the weights, which back ends read in
 // place.
 struct memory_metrics {
-  char model[256], version[32], device[16];
+  struct series_labels labels;
   _Atomic int64_t weights, arena;
   _Atomic int64_t shadows; // device "host" only: slots of obs/shadow.h
 };

@@ -19,10 +19,7 @@ struct gauge {
 };
 
 struct metrics_registry {
-  struct model_metrics *models[METRICS_MODELS];
-  _Atomic int n_models;
-  struct memory_metrics *memories[METRICS_MEMORIES];
-  _Atomic int n_memories;
+  struct series_family models, memories; // of struct model_metrics and struct memory_metrics
   struct gauge gauges[METRICS_GAUGES];
   _Atomic int n_gauges;
   void (*writers[METRICS_WRITERS])(struct expo *expo);

@@ -10,9 +10,7 @@
 const double shadow_edges[SHADOW_EDGES] = {1e-8, 3e-8, 1e-7, 3e-7, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4,
                                            3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1,  0.3,  1};
 
-// Grows only; readers see a count that was published after what it counts.
-static struct shadow_metrics *registry[METRICS_SHADOWS];
-static _Atomic int n_registered;
+static struct series_family registry = SERIES(METRICS_SHADOWS);
 
 const char *shadow_drop_name(enum shadow_drop drop) {
   static const char *const names[SHADOW_DROPS] = {"busy", "size", "late", "drain", "lost"};
@@ -20,26 +18,13 @@ const char *shadow_drop_name(enum shadow_drop drop) {
 }
 
 const struct shadow_metrics *metrics_shadow_at(int index) {
-  return index < atomic_load_explicit(&n_registered, memory_order_acquire) ? registry[index] : NULL;
+  return index < series_count(&registry) ? series_at(&registry, index) : NULL;
 }
 
 struct shadow_metrics *metrics_shadow_add(const char *model, const char *version,
                                           const char *device) {
-  int n = atomic_load_explicit(&n_registered, memory_order_relaxed);
-  for (int i = 0; i < n; i++) {
-    struct shadow_metrics *old = registry[i];
-    if (strcmp(old->model, model) == 0 && strcmp(old->version, version) == 0 &&
-        strcmp(old->device, device) == 0)
-      return old;
-  }
-  struct shadow_metrics *metrics = n < METRICS_SHADOWS ? calloc(1, sizeof *metrics) : NULL;
-  if (!metrics) return NULL;
-  snprintf(metrics->model, sizeof metrics->model, "%s", model);
-  snprintf(metrics->version, sizeof metrics->version, "%s", version);
-  snprintf(metrics->device, sizeof metrics->device, "%s", device);
-  registry[n] = metrics;
-  atomic_store_explicit(&n_registered, n + 1, memory_order_release);
-  return metrics;
+  const struct series_labels labels = series_labels(model, version, NULL, device);
+  return series_add(&registry, sizeof(struct shadow_metrics), &labels);
 }
 
 struct shadow_output_metrics *metrics_shadow_output(struct shadow_metrics *metrics,

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "bounds.h"
+#include "obs/series.h"
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -35,7 +36,7 @@ struct shadow_output_metrics {
 
 #define SHADOW_OUTPUTS (2 * LIMIT_MODEL_OUTPUTS) // as many again for models that replace others
 struct shadow_metrics {
-  char model[LIMIT_NAME_BYTES], version[32], device[16];
+  struct series_labels labels;
   _Atomic uint64_t sampled, compared, failed, dropped[SHADOW_DROPS];
   _Atomic uint64_t copy_ns, compute_ns; // copying requests and answers; running shadows
   _Atomic int64_t pending, bytes;       // slots that are in use; memory of all slots

@@ -27,11 +27,15 @@ static void totals_add(struct model_totals *totals, const struct model_metrics *
 }
 
 static bool is_of(const struct model_metrics *metrics, const char *model, const char *version) {
-  return strcmp(metrics->model, model) == 0 && strcmp(metrics->version, version) == 0;
+  return strcmp(metrics->labels.model, model) == 0 && strcmp(metrics->labels.version, version) == 0;
 }
 
 static int n_models(void) {
-  return atomic_load_explicit(&metrics_registry.n_models, memory_order_acquire);
+  return series_count(&metrics_registry.models);
+}
+
+static const struct model_metrics *model_at(int index) {
+  return series_at(&metrics_registry.models, index);
 }
 
 uint64_t totals_failed(const struct model_totals *totals) {
@@ -44,9 +48,9 @@ uint64_t totals_failed(const struct model_totals *totals) {
 int totals_fill(struct model_totals out[METRICS_MODELS]) {
   int n = 0;
   for (int m = 0, all = n_models(); m < all; m++) {
-    const struct model_metrics *metrics = metrics_registry.models[m];
+    const struct model_metrics *metrics = model_at(m);
     int at = 0;
-    while (at < n && !is_of(out[at].first, metrics->model, metrics->version))
+    while (at < n && !is_of(out[at].first, metrics->labels.model, metrics->labels.version))
       at++;
     if (at == n) out[n++] = (struct model_totals){.first = metrics};
     totals_add(&out[at], metrics);
@@ -57,7 +61,7 @@ int totals_fill(struct model_totals out[METRICS_MODELS]) {
 void totals_of(const char *model, const char *version, struct model_totals *out) {
   *out = (struct model_totals){0};
   for (int m = 0, all = n_models(); m < all; m++) {
-    const struct model_metrics *metrics = metrics_registry.models[m];
+    const struct model_metrics *metrics = model_at(m);
     if (!is_of(metrics, model, version)) continue;
     if (!out->first) out->first = metrics;
     totals_add(out, metrics);
@@ -77,8 +81,7 @@ int totals_batches(const char *model, const char *version,
   for (int i = 0; i < METRICS_BATCH_ROWS; i++) {
     struct batch_totals totals = {.rows = (uint64_t)i + 1};
     for (int m = 0; m < all; m++)
-      if (is_of(metrics_registry.models[m], model, version))
-        batch_add(&totals, &metrics_registry.models[m]->batch_rows[i]);
+      if (is_of(model_at(m), model, version)) batch_add(&totals, &model_at(m)->batch_rows[i]);
     if (totals.runs > 0) out[n++] = totals;
   }
   return n;
