@@ -3,6 +3,7 @@
 #   rpc   the gRPC path with an identity model beside gRPC C++                 (bench/peers/rpc.py --help)
 #   soak  ten minutes of abuse beside honest load: the conservation law, files, flat memory   (tests/harness/soak.py --help)
 #   deadlines [CALLS]  100,000 calls with deadlines around the service time under ThreadSanitizer
+#   tsan  [ctest argument...]  every test of what has threads, end-to-end tests included, under ThreadSanitizer
 #   faults  every single allocation of TLS, calls, streams, reloads and scrapes failing in turn
 #   overload   an honest client's latency beside peers that take without giving   (bench/overload.py --help)
 #   ab    fused against unfused, in total and by kind of step                  (bench/ab.py --help)
@@ -13,7 +14,7 @@ cmd_bench() {
   shift || true
   case $what in
     cpu | rpc | ab | overload) ;;
-    soak | deadlines | faults)
+    soak | deadlines | tsan | faults)
       "bench_$what" "$@"
       return
       ;;
@@ -27,7 +28,7 @@ cmd_bench() {
       (cd "$FW_ROOT" && build/release/tests/graph_test_recorded)
       return
       ;;
-    *) die "which one? ./dev bench cpu|rpc|overload|ab|soak|deadlines|faults|chain|reductions|epilogue|attention|predicted" ;;
+    *) die "which one? ./dev bench cpu|rpc|overload|ab|soak|deadlines|tsan|faults|chain|reductions|epilogue|attention|predicted" ;;
   esac
   mkdir -p "$FW_ROOT/bench/results"
   need_packages "${PACKAGES_BUILD[@]}" "${PACKAGES_DEMO[@]}"
@@ -80,7 +81,7 @@ bench_deadlines() {
   need_packages "${PACKAGES_BUILD[@]}"
   need_python
   build_preset tsan fusewired sim_deadlines
-  export TSAN_OPTIONS="halt_on_error=1:ignore_noninstrumented_modules=1:suppressions=$FW_ROOT/tests/tsan.supp"
+  export TSAN_OPTIONS=$FW_TSAN_OPTIONS
   {
     printf './dev bench deadlines %s, %s, %s\nexecutor and a device that takes real time: ' "$calls" "$(date -u '+%F %R')" \
       "$(git -C "$FW_ROOT" rev-parse --short HEAD)"
@@ -91,6 +92,25 @@ bench_deadlines() {
       sed -n 's/^test_.*[.][.][.] //p; /^\(OK\|FAILED\|Ran\)/p'
   } | tee "$out"
   grep -q '^OK$' "$out" || die "some call did not end as it must"
+}
+
+# Everything that has threads, where `./dev test tsan` runs what costs least: without the layers that are pure functions.
+bench_tsan() {
+  local out=$FW_ROOT/bench/results/tsan.txt xml=$FW_CACHE/tsan.xml started=$SECONDS
+  need_packages "${PACKAGES_BUILD[@]}"
+  need_python
+  (need_clients) || note "not every foreign client: the tests of those that lack are skipped"
+  build_preset tsan
+  rm -f "$xml"
+  (cd "$FW_ROOT/build/tsan" && TSAN_OPTIONS=$FW_TSAN_OPTIONS ctest --output-on-failure --timeout 900 -j "$FW_JOBS" \
+    --output-junit "$xml" \
+    -R '^(unit/(api|audit|backend|base|client|net|obs|rpc|sched|trace)/|sim/|fault/|e2e/)' "$@") >&2 || true
+  {
+    printf './dev bench tsan%s, %s, %s, %s cores, %s s\n' "${*:+ $*}" "$(date -u '+%F %R')" \
+      "$(git -C "$FW_ROOT" rev-parse --short HEAD)" "$(nproc)" $((SECONDS - started))
+    "$FW_PYTHON" "$FW_ROOT/scripts/junit_summary.py" --times "$xml"
+  } | tee "$out"
+  ! grep -q '^FAILED' "$out" || die "some of it failed under ThreadSanitizer"
 }
 
 bench_faults() {

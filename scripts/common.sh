@@ -5,6 +5,9 @@ FW_PYTHON=$FW_CACHE/venv/bin/python
 export FW_CACHE FW_JOBS FW_PYTHON
 mkdir -p "$FW_CACHE"
 
+# oneDNN is not instrumented (tests/tsan.supp).
+FW_TSAN_OPTIONS="halt_on_error=1:ignore_noninstrumented_modules=1:suppressions=$FW_ROOT/tests/tsan.supp"
+
 say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
 note() { printf '    %s\n' "$*" >&2; }
 die() {

@@ -1,4 +1,5 @@
-"""junit_summary.py FILE...: what was skipped and why, what failed, and 'N passed, N failed, N skipped'.
+"""junit_summary.py [--times] FILE...: what was skipped and why, what failed, and 'N passed, N failed, N skipped'; --times: what
+passed too, with its seconds.
 
 A test of ours is one ctest entry or one step. Parts of a test that were skipped (a cmocka or unittest case) are
 listed by the line that says SKIP in its output, and do not count as tests of their own.
@@ -8,8 +9,9 @@ import sys
 import xml.etree.ElementTree as tree
 
 counts = {"passed": 0, "failed": 0, "skipped": 0}
-failed, skipped = [], []
-for path in sys.argv[1:]:
+passed, failed, skipped = [], [], []
+files = [argument for argument in sys.argv[1:] if argument != "--times"]
+for path in files:
     run = path.rsplit("/", 1)[-1].removesuffix(".xml")
     for case in tree.parse(path).getroot().iter("testcase"):
         name = f"{run}: {case.get('name')}"
@@ -23,8 +25,11 @@ for path in sys.argv[1:]:
             skipped.append((name, reasons or ["no reason given"]))
         else:
             counts["passed"] += 1
+            passed.append(f"passed  {name}, {float(case.get('time', 0)):.1f} s")
             if reasons:
                 skipped.append((name + " (in part)", reasons))
+if "--times" in sys.argv:
+    print("\n".join(passed))
 if skipped:
     print("skipped:")
     for name, reasons in skipped:

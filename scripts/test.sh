@@ -71,13 +71,11 @@ stage_asan() {
     UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 run_ctest asan asan -E '^(tidy/|golden/reference)'
 }
 
-# What more than one thread touches.
+# What more than one thread touches, as far as it is cheap; `./dev bench tsan` runs all.
 stage_tsan() {
   local e2e='ab|deadlines|serving|life|health|soak|stream|reload|trace'
-  # FW_TSAN_ALL=1: the whole end-to-end suite; what counts by the clock may fail there, since everything is ten times slower.
-  [ -z "${FW_TSAN_ALL:-}" ] || e2e=''
   build_preset tsan concurrent_tests
-  TSAN_OPTIONS="halt_on_error=1:ignore_noninstrumented_modules=1:suppressions=$FW_ROOT/tests/tsan.supp" run_ctest tsan tsan \
+  TSAN_OPTIONS=$FW_TSAN_OPTIONS run_ctest tsan tsan \
     -R "^(unit/(base|obs|sched|net|api|rpc)/|sim/|e2e/(${e2e}))"
 }
 
