@@ -36,6 +36,11 @@ static void print_rates(const struct device_rates *rates, const struct plan_caps
          "%.1f, softmax in attention %.1f\n",
          rates->vector / 1e9, rates->reduced / 1e9, rates->special / 1e9, rates->special_16 / 1e9,
          rates->epilogue / 1e9, rates->softmax / 1e9);
+  if (caps->product_finish)
+    printf(
+        "million values/s that a finish takes in pieces: of a product %.0f, of an attention %.0f "
+        "(0: for nothing)\n",
+        rates->finish / 1e6, rates->attention_finish / 1e6);
   printf("%.2f us a step; products that a library does not do run at %.2f of a plain one's rate\n",
          rates->launch_us, rates->fused_product);
 }

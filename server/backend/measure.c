@@ -18,6 +18,11 @@
 #define ROUNDS 2          // of each product whose difference is looked at
 #define HEAD_DIM 64       // of an attention
 #define SOFTMAX_FLOPS 6.0 // a score, as docs/TRAFFIC.md counts them
+#define FINISH_ROWS 512   // of a result that a finish is held against, and a product's inner size:
+#define FINISH_COLS 1024  // little arithmetic, so that the difference is not lost in it
+#define FINISH_INNER 256
+#define FINISH_SEQ 128
+#define FINISH_FLOPS 2.0
 
 struct meter {
   const struct backend_ops *backend;
@@ -268,6 +273,65 @@ static enum status measure_softmax(const struct meter *meter) {
   return status;
 }
 
+// ---- finishes ----
+// x W^T or an attention of x, and then, if `finish`, times a factor a column and plus x: seconds.
+// Planned without chains, which would do that instead.
+static enum status measure_finished(const struct meter *meter, bool attention, bool finish,
+                                    double *seconds) {
+  struct plan_caps caps = meter->backend->caps(meter->device)->plan;
+  struct probe_plan probe;
+  caps.row_chains = false;
+  probe_init(&probe, meter->backend, meter->device, meter->lane);
+  struct node_attrs of = {.heads = FINISH_COLS / HEAD_DIM, .kv_heads = FINISH_COLS / HEAD_DIM};
+  int32_t in[3] = {probe_input(&probe, DTYPE_F32, attention ? FINISH_COLS : FINISH_INNER), -1, -1};
+  if (attention)
+    in[1] = in[2] = in[0];
+  else
+    in[1] = probe_weight(&probe, DTYPE_F32, FINISH_COLS, FINISH_INNER);
+  int32_t y = attention ? probe_node(&probe, OP_ATTENTION, in, 3, &of, DTYPE_F32)
+                        : probe_node(&probe, OP_LINEAR, in, 2, &attrs, DTYPE_F32);
+  if (finish) {
+    int32_t two[2] = {y, probe_weight(&probe, DTYPE_F32, 1, FINISH_COLS)};
+    two[0] = probe_node(&probe, OP_MUL, two, 2, &attrs, DTYPE_F32);
+    two[1] = probe_input(&probe, DTYPE_F32, FINISH_COLS);
+    y = probe_node(&probe, OP_ADD, two, 2, &attrs, DTYPE_F32);
+  }
+  enum status status =
+      probe_bind(&probe, y, FUSION_ON, &caps, attention ? FINISH_SEQ : FINISH_ROWS, meter->err);
+  if (status == STATUS_OK && probe.plan->n_steps != 1)
+    status = error_set(meter->err, STATUS_INTERNAL, "a finish is %d steps while measuring",
+                       probe.plan->n_steps);
+  if (status == STATUS_OK)
+    status = probe_time(&probe, NULL, meter->options.seconds / ROUNDS, seconds, meter->err);
+  probe_deinit(&probe);
+  return status;
+}
+
+// What is slower about the pieces that a finish works on, beyond the operations.
+static enum status measure_finish(const struct meter *meter, bool attention, double *rate) {
+  double least[2] = {HUGE_VAL, HUGE_VAL};
+  for (int i = 0; i < 2 * ROUNDS; i++) { // in turn
+    double seconds = 0;
+    enum status status = measure_finished(meter, attention, i % 2, &seconds);
+    if (status != STATUS_OK) return status;
+    if (seconds > 0 && seconds < least[i % 2]) least[i % 2] = seconds;
+  }
+  if (!(least[0] < HUGE_VAL && least[1] < HUGE_VAL)) return STATUS_OK;
+  double values = (double)(attention ? FINISH_SEQ : FINISH_ROWS) * FINISH_COLS,
+         added = least[1] - least[0] - FINISH_FLOPS * values / meter->rates->vector;
+  if (added > 0) *rate = values / added; // else a busy machine: the default says more
+  return STATUS_OK;
+}
+
+static enum status measure_finishes(const struct meter *meter) {
+  const struct plan_caps *caps = &meter->backend->caps(meter->device)->plan;
+  enum status status = STATUS_OK;
+  if (caps->product_finish) status = measure_finish(meter, false, &meter->rates->finish);
+  if (status == STATUS_OK && caps->attention_finish)
+    status = measure_finish(meter, true, &meter->rates->attention_finish);
+  return status;
+}
+
 // ---- all ----
 static struct measure_options with_defaults(const struct measure_options *options,
                                             const struct device_rates *rates) {
@@ -285,9 +349,11 @@ static int64_t larger(int64_t a, int64_t b) {
 static enum status open_lane(struct meter *meter) {
   int32_t m, k, rows = memory_rows(meter), cached = cached_rows(meter);
   product_size(meter, &m, &k);
-  int64_t floats = larger((int64_t)larger(rows, cached) * COLS, (int64_t)m * k);
+  int64_t floats = larger((int64_t)larger(rows, cached) * COLS,
+                          larger((int64_t)m * k, FINISH_ROWS * FINISH_COLS));
   struct lane_sizes sizes = {.arena_bytes = 3 * (int64_t)sizeof(float) * floats + (1 << 20),
-                             .max_tokens = (int32_t)larger(larger(rows, cached), m),
+                             .max_tokens =
+                                 (int32_t)larger(larger(rows, cached), larger(m, FINISH_ROWS)),
                              .max_seqs = 1};
   return meter->backend->lane_open(meter->device, &sizes, &meter->lane, meter->err);
 }
@@ -307,6 +373,7 @@ enum status measure_rates(const struct backend_ops *backend, struct device *devi
   if (status == STATUS_OK) status = measure_products(&meter);
   if (status == STATUS_OK) status = measure_epilogue(&meter);
   if (status == STATUS_OK) status = measure_softmax(&meter);
+  if (status == STATUS_OK) status = measure_finishes(&meter);
   if (meter.lane) backend->lane_close(device, meter.lane);
   return status;
 }

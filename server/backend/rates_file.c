@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FIRST_LINE "fusewire rates 2"
+#define FIRST_LINE "fusewire rates 3"
 #define LINE_BYTES 256
 #define FILE_BYTES_MAX (1 << 20)
 
@@ -28,6 +28,8 @@ static const struct field {
               {"special_16", offsetof(struct device_rates, special_16), 1e6, 1e17},
               {"softmax", offsetof(struct device_rates, softmax), 1e6, 1e18},
               {"epilogue", offsetof(struct device_rates, epilogue), 1e6, 1e18},
+              {"finish", offsetof(struct device_rates, finish), 0, 1e18},
+              {"attention_finish", offsetof(struct device_rates, attention_finish), 0, 1e18},
               {"fused_product", offsetof(struct device_rates, fused_product), 0.01, 1},
               {"launch_us", offsetof(struct device_rates, launch_us), 1e-3, 1e6},
               {"product_fp32", offsetof(struct device_rates, product[DTYPE_F32]), 1e6, 1e18},

@@ -141,6 +141,13 @@ static double epilogue_seconds(const struct kernel_work *work, const struct devi
   return special / rates->epilogue + plain / rates->vector;
 }
 
+// What a finish takes because it works on pieces, whatever it does.
+static double finish_seconds(const struct kernel_work *work, const struct device_rates *rates,
+                             const struct batch_size *batch) {
+  double rate = work->kind == STEP_ATTENTION ? rates->attention_finish : rates->finish;
+  return rate > 0 ? traffic_at(&work->finish_values, batch) / rate : 0;
+}
+
 static double vector_seconds(const struct kernel_work *work, const struct device_rates *rates,
                              const struct batch_size *batch) {
   double special = traffic_at(&work->special_flops, batch),
@@ -196,7 +203,8 @@ static struct cost price(const struct kernel_work *work, const struct device_rat
   double memory = moved > 0 ? moved / bandwidth(rates, write->expected / moved) : 0;
   memory = most(memory, passed / cache_rate(work, rates));
   double product = product_seconds(work, rates, batch),
-         rest = epilogue_seconds(work, rates, batch) + vector_seconds(work, rates, batch);
+         rest = epilogue_seconds(work, rates, batch) + finish_seconds(work, rates, batch) +
+                vector_seconds(work, rates, batch);
   cost.memory_us = US * memory;
   cost.compute_us = US * (product + rest);
   bool starts = product > 0; // a pipeline that has to fill

@@ -253,12 +253,19 @@ static bool join(struct search *s) {
   return false;
 }
 
+// Costs know by this what a node of the set would be.
+static void mark_finish(const struct search *s, bool is) {
+  for (int i = 0; i < s->n; i++)
+    s->planner->finishes[s->nodes[i]] = is;
+}
+
 static const char *does_not_pay(struct search *s) {
   struct node_set set = {.n = 0};
   if (s->planner->mode != FUSION_AUTO) return NULL;
   sort_nodes(s);
   for (int i = 0; i < s->n; i++)
     node_set_add(&set, s->nodes[i]);
+  mark_finish(s, true);
   return planner_finish_worth(s->planner, s->group, &set);
 }
 
@@ -322,6 +329,7 @@ void planner_add_finish(struct planner *planner, int32_t id) {
       break;
     }
     if (join(&search)) break;
+    mark_finish(&search, false);
     drop(&search, search.n - 1); // the last one in graph order
   }
   for (int i = 0; i < search.n; i++)

@@ -191,6 +191,7 @@ enum status planner_init(struct planner *planner, const struct graph *graph) {
   planner->group_of = array(nodes, sizeof *planner->group_of, &ok);
   planner->next = array(nodes, sizeof *planner->next, &ok);
   planner->in_finish = array(nodes, sizeof *planner->in_finish, &ok);
+  planner->finishes = array(nodes, sizeof *planner->finishes, &ok);
   planner->why = array(nodes * NODE_MAX_INPUTS, sizeof *planner->why, &ok);
   planner->order = array(nodes, sizeof *planner->order, &ok);
   planner->seen = array(nodes, sizeof *planner->seen, &ok);
@@ -227,6 +228,7 @@ void planner_deinit(struct planner *planner) {
   free(planner->group_of);
   free(planner->next);
   free(planner->in_finish);
+  free(planner->finishes);
   free(planner->why);
   free(planner->order);
   free(planner->seen);

@@ -100,6 +100,7 @@ struct kernel_work {
   struct traffic_rate special_flops;       // of these, activations of row programs
   struct traffic_rate epilogue_flops;      // of these, in a product's epilogue
   struct traffic_rate epilogue_special;    //   of these, activations
+  struct traffic_rate finish_values;       // of a finish: values of the result that pass through it
   struct traffic_rate hot_read, hot_write; // of these bytes, those of a tensor that the kernel just
                                            // before wrote, or just after reads
   struct traffic_rate again; // bytes of operands that tiles of an attention read again

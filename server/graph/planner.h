@@ -64,6 +64,7 @@ struct planner {
   int32_t n_groups;
   int32_t *group_of, *next; // [n_nodes], -1: none
   uint8_t *in_finish;       // [n_nodes] of the finish that is being looked for
+  uint8_t *finishes;        // [n_nodes] is in a finish, or was left out of one for what it costs
   const char **why; // [n_nodes][NODE_MAX_INPUTS] why the edge into this operand was not fused
   int32_t *order;   // [n_order] live groups as they will run
   int32_t n_order;

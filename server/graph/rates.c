@@ -55,6 +55,8 @@ struct device_rates device_rates_cpu(int threads) {
       .special_16 = 6.5e9 * n,
       .softmax = 6.5e9 * n,
       .epilogue = 12e9 * n,
+      .finish = 0.5e9 * n, // both measured on an EPYC (docs/PLANNER.md)
+      .attention_finish = 3e9 * n,
       .fused_product = 1,
       .launch_us = 1,
       .kept = 0.73,

@@ -39,6 +39,10 @@ struct device_rates {
   // Of the same work in a product's epilogue: what one epilogue adds to the time of a product that
   // is bound by its arithmetic.
   double epilogue;
+  // Values a second of a product's and an attention's result that a finish takes in its pieces,
+  // over and above the arithmetic: short rows, far apart in memory, each piece readied for. 0: no
+  // cost.
+  double finish, attention_finish;
   // Bit per enum epilogue_kind that the fastest products take; others are for a kernel that reaches
   // the share `fused_product` of their rate. 0: all products are of one kernel.
   uint32_t library_epilogues;

@@ -78,6 +78,10 @@ static void live_values(const struct row_program *program, struct kernel_work *w
       work->row_passes ? (double)program->n_regs * program->cols * (double)sizeof(float) : 0;
 }
 
+static void finish_rates(const struct step *step, struct kernel_work *work) {
+  if (step->finish.n_insts > 0) rate_add(&work->finish_values, step->rows, step->finish.cols);
+}
+
 struct kernel_work step_work(const struct step *step) {
   struct kernel_work work = {
       .kind = step->kind, .rows = step->rows, .launches = 1, .traffic = step->traffic};
@@ -94,6 +98,7 @@ struct kernel_work step_work(const struct step *step) {
     attention_rates(&step->attention, step->kind, &work);
     add_kinds(step->rows, &step->finish, &work);
   }
+  if (step->kind != STEP_ROW) finish_rates(step, &work);
   return work;
 }
 
@@ -238,6 +243,18 @@ static void add_node(struct planner *planner, int32_t index, struct kernel_work 
       work->epilogue_kinds |= 1u << fold.epilogue.kind;
 }
 
+// A product or an attention with nodes that are a finish of its result.
+static void add_finish(const struct planner *planner, const struct node_set *set,
+                       struct kernel_work *work) {
+  if (work->kind != STEP_LINEAR && work->kind != STEP_ATTENTION) return;
+  for (int i = 0; i < set->n; i++) {
+    if (!planner->finishes[set->nodes[i]]) continue;
+    const struct tensor *out = &planner->graph->tensors[planner->nodes[set->nodes[i]].out];
+    rate_add(&work->finish_values, out->rows, out->cols);
+    return;
+  }
+}
+
 static enum step_kind kind_of(const struct planner *planner, const struct node_set *set) {
   for (int i = 0; i < set->n; i++) {
     enum op_class cls = op_def_get(planner->nodes[set->nodes[i]].op)->cls;
@@ -280,6 +297,7 @@ struct kernel_work planner_work(struct planner *planner, const struct node_set *
       rate_add(&work.traffic.write, out->rows, (double)out->cols * (double)dtype_bytes(out->dtype));
     add_node(planner, set->nodes[i], &work);
   }
+  add_finish(planner, set, &work);
   if (makes_first_rows(planner, set)) {
     tokens_to_sequences(&work.traffic.read);
     tokens_to_sequences(&work.traffic.flops);

@@ -14,6 +14,7 @@ enum why_not {
   WHY_COMPUTE,
   WHY_CACHED,
   WHY_EPILOGUE,
+  WHY_FINISH,
   WHY_SPILL,
   WHY_SLOWER,
   WHYS
@@ -28,6 +29,9 @@ static const char *const why_not[WHYS] = {
     "does not pay: the tensor stays in the last-level cache between the two kernels, and the work "
     "costs more in the product's epilogue",
     "does not pay: the work costs more in the product's epilogue than a kernel of its own",
+    "does not pay: done on each piece of the result the work takes longer than over whole rows, "
+    "and "
+    "the bytes saved cost less than the difference",
     "does not pay: one kernel would hold more values of a row than fit, and passing over them "
     "again costs more than the bytes saved"};
 
@@ -144,7 +148,12 @@ const char *planner_finish_worth(struct planner *planner, const struct group *gr
     node_set_add(&all, finish->nodes[i]);
   double apart_us = us_with(planner, &product, finish, &apart);
   double fused_us = us_with(planner, &all, &none, &fused);
-  return fused_us <= apart_us * (1 + ALIKE) ? NULL : why_not_in_epilogue(planner, &apart, &fused);
+  if (fused_us <= apart_us * (1 + ALIKE)) return NULL;
+  struct kernel_work in_rows = fused.works[0]; // as if pieces were no slower than rows
+  in_rows.finish_values = (struct traffic_rate){0};
+  return cost_of(planner, &in_rows).us <= apart_us * (1 + ALIKE)
+             ? why_not[WHY_FINISH]
+             : why_not_in_epilogue(planner, &apart, &fused);
 }
 
 // ---- row groups ----

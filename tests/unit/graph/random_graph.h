@@ -42,6 +42,7 @@ static inline struct device_rates odd_rates(uint32_t how) {
   rates.special *= slow[how >> 2 & 3];
   rates.reduced *= slow[how >> 2 & 3];
   rates.fused_product = how & 16 ? 0.1 : 1;
+  rates.finish = rates.attention_finish = how & 256 ? 1e9 : 0;
   rates.library_epilogues = how & 32 ? 1u << EPI_BIAS | 1u << EPI_ACT : 0;
   rates.launch_us = how & 64 ? 0 : 0.9;
   rates.row_bytes = how & 128 ? 16 : 1 << 20;

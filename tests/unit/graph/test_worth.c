@@ -367,6 +367,55 @@ static void finish_of_much_arithmetic(void **state) {
   }
 }
 
+// A finish of little arithmetic: its pieces cost more than a pass over whole rows that finds all in
+// the cache, and less than one that does not.
+static void finish_in_pieces(void **state) {
+  (void)state;
+  static const int32_t tokens[] = {1024, 1 << 16};
+  for (int attention = 0; attention < 2; attention++)
+    for (int yes = 0; yes < 2; yes++) {
+      struct bench b;
+      bench_begin(&b);
+      b.caps.product_finish = b.caps.attention_finish = true;
+      b.caps.rates.finish = b.caps.rates.attention_finish = 0.167e12;
+      b.caps.rates.launch_us = 0.1;
+      int32_t x = maker_input(&b.m, ROWS_TOKENS, 1024),
+              y = attention ? maker_attention(&b.m, x, x, x, 16, 16, false)
+                            : maker_linear(&b.m, x, 1024, true),
+              z = maker_binary(&b.m, OP_MUL, y, maker_weight(&b.m, 1, 1024));
+      output_add(&b.graph, z);
+      bench_plan(&b, tokens[yes]);
+      assert_int_equal(b.plan->n_steps, yes ? 1 : 2);
+      if (yes)
+        expect_yes(&b, y, z);
+      else
+        expect_no(&b, y, z, "on each piece of the result");
+      bench_end(&b);
+    }
+}
+
+// This machine's own figures (bench/results/cpu-finish.txt, one core): `on` was 4 to 13 % slower.
+static void finishes_that_were_measured_to_be_slower(void **state) {
+  (void)state;
+  for (int attention = 0; attention < 2; attention++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.product_finish = b.caps.attention_finish = b.caps.row_chains = true;
+    b.caps.tile_rows = 32;
+    b.caps.rates = device_rates_cpu(1);
+    int32_t x = maker_input(&b.m, ROWS_TOKENS, 768), g = maker_input(&b.m, ROWS_TOKENS, 768),
+            y = attention ? maker_attention(&b.m, x, x, x, 12, 12, false)
+                          : maker_linear(&b.m, x, 768, true),
+            z = attention ? maker_binary(&b.m, OP_MUL, y, maker_unary(&b.m, OP_SIGMOID, g))
+                          : maker_unary(&b.m, OP_GELU, y);
+    if (!attention) output_add(&b.graph, y);
+    output_add(&b.graph, attention ? maker_binary(&b.m, OP_ADD, z, x) : z);
+    bench_plan(&b, 512);
+    expect_no(&b, y, z, "on each piece of the result");
+    bench_end(&b);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gate_on_a_slower_product_kernel),
@@ -381,6 +430,8 @@ int main(void) {
       cmocka_unit_test(encoder_comes_out_as_on),
       cmocka_unit_test(decisions_are_the_same_every_time),
       cmocka_unit_test(finish_of_much_arithmetic),
+      cmocka_unit_test(finish_in_pieces),
+      cmocka_unit_test(finishes_that_were_measured_to_be_slower),
       cmocka_unit_test(random_plans_are_the_same_every_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
