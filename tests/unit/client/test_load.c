@@ -143,7 +143,7 @@ static void a_mute_server_costs_the_time_limit_and_is_reported(void **state) {
   server->mute_from_call = 6;
   begin(1);
   struct load_options options = closed(1, 7);
-  options.timeout_ns = 50 * NS_PER_MS;
+  options.timeout_ns = 500 * NS_PER_MS; // long enough for the first five, whoever else works here
   assert_int_equal(run(options), 0);
   assert_int_equal(result.variant[0].n_ok, 5);
   assert_int_equal(result.status_count[STATUS_DEADLINE_EXCEEDED], 2);
