@@ -38,8 +38,7 @@ static void print_rates(const struct device_rates *rates, const struct plan_caps
          rates->epilogue / 1e9, rates->softmax / 1e9);
   if (caps->product_finish)
     printf(
-        "million values/s that a finish takes in pieces: of a product %.0f, of an attention %.0f "
-        "(0: for nothing)\n",
+        "million values/s that a finish takes in pieces: of a product %.0f, of an attention %.0f\n",
         rates->finish / 1e6, rates->attention_finish / 1e6);
   printf("%.2f us a step; products that a library does not do run at %.2f of a plain one's rate\n",
          rates->launch_us, rates->fused_product);

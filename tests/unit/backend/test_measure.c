@@ -38,9 +38,9 @@ static void every_constant_is_measured(void **state) {
   for (size_t i = 0; i < sizeof found / sizeof *found; i++)
     if (!(found[i] > 0 && found[i] < 1e18) || found[i] == old[i])
       fail_msg("constant %zu: %g, default %g", i, found[i], old[i]);
-  // 0 where a difference of small times came out below nothing
-  assert_true(rates.finish >= 0 && rates.finish < 1e18 && rates.finish != before.finish);
-  assert_true(rates.attention_finish >= 0 && rates.attention_finish != before.attention_finish);
+  // One may stay the default: differences of small times come out below nothing.
+  assert_true(rates.finish > 0 && rates.finish < 1e18 && rates.attention_finish > 0);
+  assert_true(rates.finish != before.finish || rates.attention_finish != before.attention_finish);
   assert_true(rates.fused_product > 0 && rates.fused_product <= 1);
   assert_int_equal(rates.cache_bytes, before.cache_bytes);
   backend_cpu.close(device);
