@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "descriptors.h"
 #include "drain.h"
+#include "explainer.h"
 #include "net/net.h"
 #include "notify.h"
 #include "obs/metrics.h"
@@ -33,6 +34,7 @@ struct daemon {
   struct executor *executors[LIMIT_DEVICES];
   int n_executors;
   struct reloader reloader;
+  struct explainer explainer;
   struct watch watch;
   pthread_t loader;
   bool loader_started;
@@ -283,6 +285,7 @@ static enum status bring_up(struct daemon *daemon, struct error *err) {
                                 .model_control = daemon->conf->model_control,
                                 .log_requests = daemon->conf->log_requests,
                                 .loader = &daemon->reloader.wake,
+                                .explainer = &daemon->explainer.wake,
                                 .device_name = first_caps(&daemon->parts.devices)->description,
                                 .fallback = daemon->parts.devices.fallback,
                                 .audits = &daemon->parts.audits,
@@ -290,7 +293,9 @@ static enum status bring_up(struct daemon *daemon, struct error *err) {
   daemon->reloader.parts = &daemon->parts;
   daemon->reloader.api = &daemon->api;
   reloader_init(&daemon->reloader);
+  explainer_init(&daemon->explainer, &daemon->api);
   enum status status = api_open(&daemon->api, &options, err);
+  if (status == STATUS_OK) status = explainer_start(&daemon->explainer, err);
   if (status == STATUS_OK) status = traces_open(daemon->conf, &daemon->exporter, err);
   if (status == STATUS_OK) status = open_network(daemon, err);
   if (status != STATUS_OK) return status;
@@ -374,6 +379,7 @@ static void tear_down(struct daemon *daemon, enum exit_code code) {
   for (int i = 0; i < daemon->n_executors; i++)
     executor_close(daemon->executors[i]);
   audits_close(&daemon->parts.audits);
+  explainer_stop(&daemon->explainer);
   api_close(&daemon->api);
   parts_close(&daemon->parts);
 }

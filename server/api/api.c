@@ -30,6 +30,7 @@ enum status api_open(struct api *api, const struct api_options *options, struct 
                    .rates_measured = options->rates_measured};
   api->model_control = options->model_control;
   api->loader = options->loader;
+  api->explainer = options->explainer;
   infer_reply_setup();
   infer_log_setup((enum infer_log)options->log_requests);
   descriptors_setup();
@@ -37,6 +38,8 @@ enum status api_open(struct api *api, const struct api_options *options, struct 
     enum status status = request_pool_open(options->requests_per_loop, &api->pools[i]);
     if (status == STATUS_OK) status = ring_init(&api->loops[i].asked, API_JOBS);
     if (status == STATUS_OK) status = ring_init(&api->loops[i].done, API_JOBS);
+    if (status == STATUS_OK) status = ring_init(&api->loops[i].to_explain, API_EXPLAINS);
+    if (status == STATUS_OK) status = ring_init(&api->loops[i].explained, API_EXPLAINS);
     if (status == STATUS_OK) continue;
     api_close(api);
     return error_set(err, status, "out of memory for %d requests", options->requests_per_loop);
@@ -49,6 +52,7 @@ void api_close(struct api *api) {
     request_pool_close(api->pools[i]);
     api->pools[i] = NULL;
     repository_close(&api->loops[i]);
+    explain_close(&api->loops[i]);
   }
 }
 
@@ -134,6 +138,7 @@ void api_reap(struct rpc *rpc, int loop, void *app) {
   }
   if (atomic_load(&api->state) == API_LOADING) return;
   repository_answer(api, rpc, loop);
+  explain_answer(api, rpc, loop);
   for (int i = 0; i < api->n_executors; i++) {
     struct request *request;
     while ((request = executor_reap(api->executors[i], loop)))

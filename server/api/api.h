@@ -21,6 +21,7 @@ struct api_options {
   bool model_control;        // RepositoryModelLoad and Unload are served
   int log_requests;          // enum infer_log
   struct wake *loader;       // signalled when a job was asked for; NULL: nobody does any
+  struct wake *explainer;    // signalled when a model is to be explained; NULL: nobody explains
   const char *device_name;   // "NVIDIA H200, ..."; NULL: none to tell; outlives the api
   const char *fallback;      // why `auto` serves on the CPU; NULL or empty: it does not; as above
   bool rates_measured;       // the device's rates are no defaults: for Explain
@@ -36,15 +37,18 @@ struct api_job {
   enum status status;
   struct error err;
 };
-#define API_JOBS 16 // of one loop at once
+#define API_JOBS 16    // of one loop at once
+#define API_EXPLAINS 8 // likewise
 
 struct watcher;
-struct api_loop {           // what one loop thread owns
-  struct ring asked, done;  // of struct api_job
-  int n_jobs;               // in either, or at work
-  struct watcher *watchers; // health Watch calls
-  uint32_t seen;            // the epoch that they know of
-  _Atomic uint32_t passed;  // the last epoch at which the loop held nothing of the registry
+struct api_loop {                    // what one loop thread owns
+  struct ring asked, done;           // of struct api_job
+  int n_jobs;                        // in either, or at work
+  struct ring to_explain, explained; // of struct explain_job
+  int n_explains;                    // as above
+  struct watcher *watchers;          // health Watch calls
+  uint32_t seen;                     // the epoch that they know of
+  _Atomic uint32_t passed; // the last epoch at which the loop held nothing of the registry
 };
 
 struct api {
@@ -63,7 +67,7 @@ struct api {
   int n_loops;
   int32_t stream_requests;
   bool model_control;
-  struct wake *loader;
+  struct wake *loader, *explainer;
   char device[16];                    // "cpu", "cuda": for replies
   const char *device_name, *fallback; // for metadata; never NULL
   const struct audits *audits;        // may be NULL
@@ -86,6 +90,8 @@ bool api_quiesce(struct api *api, const _Atomic bool *give_up);
 // The thread that loads: the next job, or NULL; and back with it, status and err set.
 struct api_job *api_job_next(struct api *api);
 void api_job_done(struct api *api, struct api_job *job);
+// The thread that explains: the next call's document. False: nobody waits for one.
+bool api_explain_next(struct api *api);
 // The executors exist and every model is loaded: serve. Control thread, once.
 void api_serve(struct api *api, struct executor *const *executors, int n_executors,
                const char *device);

@@ -1,7 +1,9 @@
-// Explain: what the planner made of a model, written on this thread: 1.5 ms for a BERT-base, 10 for
-// 48 such layers. What would take longer is refused. The document goes out by reference.
+// Explain: what the planner made of a model. Writing takes milliseconds, for which no loop waits: a
+// thread of its own does it (api_explain_next), for so many calls of a loop at once. A call that is
+// gone before its turn is not explained. The document goes out by reference.
 #include "explain/explain.h"
 #include "api/handlers.h"
+#include "base/log.h"
 
 #include "fusewire.pb-c.h"
 #include <stdlib.h>
@@ -55,14 +57,54 @@ static void answer(struct call *call, const struct explain_options *options, cha
   call_reply(call, head, (size_t)(writer.at - head), &payload, 1, free, document);
 }
 
+// ---- on the loop: what is asked ----
+struct explain_job {
+  struct call_ref call;
+  struct explain_options options; // holds the model
+  _Atomic bool unwanted;          // its call is gone
+  char *document;
+  size_t bytes;
+  enum status status;
+  struct error err;
+};
+
+static void call_gone(void *arg, enum status why) {
+  struct explain_job *job = arg;
+  (void)why;
+  atomic_store(&job->unwanted, true);
+}
+
+static void job_free(struct explain_job *job) {
+  free(job->document);
+  model_put((struct model *)(uintptr_t)job->options.model);
+  free(job);
+}
+
+static enum status hand_over(struct api *api, struct call *call,
+                             const struct explain_options *options, struct error *err) {
+  struct api_loop *loop = &api->loops[call_loop(call)];
+  struct explain_job *job = NULL;
+  if (!api->explainer) return error_set(err, STATUS_UNAVAILABLE, "nobody explains here");
+  if (loop->n_explains == API_EXPLAINS || !(job = calloc(1, sizeof *job)))
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                     "%d explanations are being written; ask again later", loop->n_explains);
+  job->call = call_ref_of(call);
+  job->options = *options;
+  model_get((struct model *)(uintptr_t)job->options.model);
+  loop->n_explains++;
+  call_on_cancel(call, call_gone, job);
+  bool pushed = ring_push(&loop->to_explain, job);
+  FW_ASSERT(pushed);
+  wake_signal(api->explainer);
+  return STATUS_OK;
+}
+
 void explain(struct call *call, void *app) {
   struct api *api = app;
   struct wire_names names = {0};
   struct error err;
   struct explain_options options = {.most_bytes = LIMIT_EXPLAIN_BYTES,
                                     .rates_measured = api->rates_measured};
-  char *document = NULL;
-  size_t bytes = 0;
   enum status status = read_request(call_message(call), &names, &options, &err);
   if (status == STATUS_OK)
     options.model = model_find(api, names.first, names.second, &status, &err);
@@ -71,12 +113,48 @@ void explain(struct call *call, void *app) {
                        "the model has %d operations, a daemon explains up to %d; `fusewired "
                        "explain` any number",
                        options.model->graph.n_nodes, LIMIT_EXPLAIN_NODES);
-  if (status == STATUS_OK) {
-    options.caps = options.model->backend->caps(options.model->devices[0]);
-    status = explain_write(&options, &document, &bytes, &err);
+  if (status == STATUS_OK) status = hand_over(api, call, &options, &err);
+  if (status != STATUS_OK) call_fail(call, status, err.message);
+}
+
+// ---- on the thread that explains ----
+bool api_explain_next(struct api *api) {
+  struct explain_job *job = NULL;
+  int loop = 0;
+  for (; loop < api->n_loops && !(job = ring_pop(&api->loops[loop].to_explain)); loop++) {
   }
-  if (status != STATUS_OK)
-    call_fail(call, status, err.message);
-  else
-    answer(call, &options, document, bytes);
+  if (!job) return false;
+  if (!atomic_load(&job->unwanted)) {
+    job->options.caps = job->options.model->backend->caps(job->options.model->devices[0]);
+    job->status = explain_write(&job->options, &job->document, &job->bytes, &job->err);
+  }
+  bool pushed = ring_push(&api->loops[loop].explained, job); // no more than API_EXPLAINS are about
+  FW_ASSERT(pushed);
+  if (api->wakes[loop]) wake_signal(api->wakes[loop]);
+  return true;
+}
+
+// ---- back on the loop ----
+void explain_answer(struct api *api, struct rpc *rpc, int loop) {
+  struct explain_job *job;
+  while ((job = ring_pop(&api->loops[loop].explained))) {
+    struct call *call = atomic_load(&job->unwanted) ? NULL : call_find(rpc, job->call);
+    if (call && job->status != STATUS_OK) call_fail(call, job->status, job->err.message);
+    if (call && job->status == STATUS_OK) {
+      answer(call, &job->options, job->document, job->bytes);
+      job->document = NULL;
+    }
+    api->loops[loop].n_explains--;
+    job_free(job);
+  }
+}
+
+void explain_close(struct api_loop *loop) {
+  void *job;
+  while (loop->to_explain.slots && (job = ring_pop(&loop->to_explain)))
+    job_free(job);
+  while (loop->explained.slots && (job = ring_pop(&loop->explained)))
+    job_free(job);
+  ring_deinit(&loop->to_explain);
+  ring_deinit(&loop->explained);
 }

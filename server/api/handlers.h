@@ -30,6 +30,9 @@ struct model *model_find(struct api *api, struct slice name, struct slice versio
 // RepositoryModelLoad and Unload: answers the jobs that came back.
 void repository_answer(struct api *api, struct rpc *rpc, int loop);
 void repository_close(struct api_loop *loop);
+// Explain: answers the calls whose documents came back.
+void explain_answer(struct api *api, struct rpc *rpc, int loop);
+void explain_close(struct api_loop *loop);
 // Health Watch: tells the loop's watchers what has changed for them.
 void health_push(struct api *api, struct rpc *rpc, int loop);
 // "FP32" and so on: the protocol's words for our dtypes.

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree as xml
 
@@ -13,6 +14,27 @@ from harness.daemon import Daemon, client_path, daemon_path
 from harness.run import ROOT
 
 MODELS = os.path.join(ROOT, "tests", "e2e", "models")
+INFERENCE = "inference.GRPCInferenceService"
+# As many operations as a daemon explains, hardly any work in each.
+DEEP = """
+name: deep
+weights: {synthetic: {seed: 1, scale: 0.02}}
+fusion: ab
+max_seqlen: 64
+batch: {max_tokens: 64}
+inputs:
+  - {name: input_ids, dtype: int64, shape: [batch, seq]}
+  - {name: attention_mask, dtype: int64, shape: [batch, seq], role: mask, optional: true}
+graph:
+  - embedding: {in: input_ids, weights: words, rows: 16, features: 32, out: x}
+  - repeat:
+      times: 48
+      as: i
+      body:
+        - encoder_layer: {weights: "layer.{i}", heads: 1, hidden: 32, eps: 1.0e-12, out: "layer.{i}"}
+outputs:
+  - {name: y, from: layer.47}
+"""
 
 
 class ExplainTest(unittest.TestCase):
@@ -26,7 +48,10 @@ class ExplainTest(unittest.TestCase):
             json.dump({**device.settings(), "models": [cls.model]}, file)
         # Rates that another test measures meanwhile must not come between the two.
         cls.environment = {**os.environ, "XDG_CACHE_HOME": cls.folder}
-        cls.daemon = Daemon([cls.model, f"{MODELS}/block.yaml"], environment=cls.environment).start()
+        deep = os.path.join(cls.folder, "deep.yaml")
+        with open(deep, "w") as file:
+            file.write(DEEP)
+        cls.daemon = Daemon([cls.model, f"{MODELS}/block.yaml", deep], environment=cls.environment).start()
 
     @classmethod
     def tearDownClass(cls):
@@ -99,6 +124,45 @@ class ExplainTest(unittest.TestCase):
                 with self.assertRaises(grpc.RpcError) as raised:
                     call(request, timeout=30)
                 self.assertEqual(raised.exception.code(), code)
+
+    def test_no_loop_waits_for_an_explanation(self):
+        """Eight explanations of the largest model that there may be, and behind them on the same connection, so the same loop,
+        a question that takes no time: its answer is not the last. All are right, and a ninth is refused."""
+        finished = []
+        with grpc.insecure_channel(self.daemon.address) as channel:
+            explain, live = channel.unary_unary("/fusewire.v1.Fusewire/Explain"), channel.unary_unary(f"/{INFERENCE}/ServerLive")
+            live(b"", timeout=30)
+            calls = [explain.future(pb.chunk(1, "deep"), timeout=60) for _ in range(9)]
+            calls.append(live.future(b"", timeout=60))
+            for number, call in enumerate(calls):
+                call.add_done_callback(lambda _, number=number: finished.append(number))
+            codes = [call.code() for call in calls]  # waits
+            self.assertEqual(codes[9], grpc.StatusCode.OK)
+            self.assertEqual(set(codes[:8]), {grpc.StatusCode.OK}, codes)
+            self.assertIn(codes[8], (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OK))
+            documents = {bytes(dict(pb.fields(call.result()))[4]) for call in calls[:8]}
+            self.assertEqual(len(documents), 1)
+        deadline = time.monotonic() + 30
+        while len(finished) < 10 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual(len(finished), 10)
+        self.assertLess(finished.index(9), finished.index(7), finished)
+
+    def test_a_cancelled_explanation_leaves_room_for_another(self):
+        with grpc.insecure_channel(self.daemon.address) as channel:
+            explain = channel.unary_unary("/fusewire.v1.Fusewire/Explain")
+            for _ in range(4):
+                for call in [explain.future(pb.chunk(1, "deep"), timeout=60) for _ in range(8)]:
+                    call.cancel()
+            deadline = time.monotonic() + 30
+            while True:
+                try:
+                    explain(pb.chunk(1, "tiny"), timeout=30)
+                    break
+                except grpc.RpcError as error:  # the cancelled ones are still on their way out
+                    self.assertEqual(error.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
+                    self.assertLess(time.monotonic(), deadline)
+                    time.sleep(0.01)
 
     def test_wrong_usage_is_exit_code_2_with_a_reason(self):
         for arguments, word in (([], "which model"), (["nowhere.yaml"], "nowhere.yaml"), ([self.model, "--format", "pdf"], "pdf"),

@@ -7,12 +7,15 @@
 #include "fusewire.pb-c.h"
 
 static struct api api;
+static struct wake explainer;
 static struct model *model;
 static struct device_caps caps = {.name = "fake", .description = "a fake device"};
 static struct device *device; // never looked at
+static int n_caps_asked;
 
 static const struct device_caps *fake_caps(const struct device *d) {
   (void)d;
+  n_caps_asked++;
   return &caps;
 }
 static const struct backend_ops backend = {.name = "fake", .caps = fake_caps};
@@ -35,19 +38,35 @@ static int set_up(void **state) {
   assert_int_equal(registry_open(&api.registry), STATUS_OK);
   assert_int_equal(registry_add(api.registry, model, NULL), STATUS_OK);
   atomic_store(&api.state, API_SERVING);
+  wake_init(&explainer, NULL, NULL);
+  api.explainer = &explainer;
+  api.n_loops = 1;
+  assert_int_equal(ring_init(&api.loops[0].to_explain, API_EXPLAINS), STATUS_OK);
+  assert_int_equal(ring_init(&api.loops[0].explained, API_EXPLAINS), STATUS_OK);
   return 0;
 }
 
 static int tear_down(void **state) {
   (void)state;
+  explain_close(&api.loops[0]);
   registry_close(api.registry);
   return 0;
 }
 
-static enum status send_bytes(const void *bytes, size_t n) {
+static void send_only(const void *bytes, size_t n) {
   memset(&call, 0, offsetof(struct call, reply));
   call.message = (struct slice){bytes, n};
   explain(&call, &api);
+}
+
+static enum status send_bytes(const void *bytes, size_t n) {
+  send_only(bytes, n);
+  if (call.answers == 0) { // the other thread's turn, and the loop's again
+    assert_true(api_explain_next(&api));
+    assert_int_equal(call.answers, 0);
+    explain_answer(&api, NULL, 0);
+  }
+  assert_false(api_explain_next(&api));
   assert_int_equal(call.answers, 1);
   return call.status;
 }
@@ -144,12 +163,48 @@ static void requests_that_are_none_are_refused(void **state) {
   atomic_store(&api.state, API_SERVING);
 }
 
+// No more at once than the ring holds; a call that is gone is answered no more, nor explained if it
+// goes before its turn; each gives the model back.
+static void as_many_as_fit_and_none_that_is_gone(void **state) {
+  (void)state;
+  static const char mlp[] = "\x0a\x03mlp";
+  int refs = atomic_load(&model->refs), n_done = 0;
+  for (int i = 0; i < API_EXPLAINS; i++) {
+    send_only(mlp, 5);
+    assert_int_equal(call.answers, 0);
+    if (i % 2) call.cancel(call.cancel_arg, STATUS_CANCELLED);
+  }
+  assert_int_equal(atomic_load(&model->refs), refs + API_EXPLAINS);
+  send_only(mlp, 5);
+  assert_int_equal(call.status, STATUS_RESOURCE_EXHAUSTED);
+  assert_non_null(strstr(call.text, "8 explanations"));
+  memset(&call, 0, offsetof(struct call, reply));
+  int writes = n_caps_asked;
+  while (api_explain_next(&api))
+    n_done++;
+  assert_int_equal(n_done, API_EXPLAINS);
+  assert_int_equal(n_caps_asked - writes, API_EXPLAINS / 2); // the others were not looked at
+  explain_answer(&api, NULL, 0);
+  assert_int_equal(call.answers, API_EXPLAINS / 2);
+  assert_int_equal(atomic_load(&model->refs), refs);
+  assert_int_equal(api.loops[0].n_explains, 0);
+  send_only(mlp, 5); // gone without a word, once it is written
+  assert_true(api_explain_next(&api));
+  call.gone = true;
+  explain_answer(&api, NULL, 0);
+  assert_int_equal(call.answers, 0);
+  call.gone = false;
+  send_only(mlp, 5); // still there when the api is closed
+  assert_int_equal(atomic_load(&model->refs), refs + 1);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_format_is_answered),
       cmocka_unit_test(what_is_refused_is_named),
       cmocka_unit_test(the_plan_can_be_chosen),
       cmocka_unit_test(requests_that_are_none_are_refused),
+      cmocka_unit_test(as_many_as_fit_and_none_that_is_gone),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }
