@@ -15,6 +15,7 @@
 #include "watch.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -149,6 +150,11 @@ static const struct device_caps *first_caps(const struct devices *devices) {
   return devices->backend->caps(devices->list[0]);
 }
 
+static void given_back(void *app) {
+  struct daemon *daemon = (struct daemon *)((char *)app - offsetof(struct daemon, api));
+  reloader_trim(&daemon->reloader);
+}
+
 static bool ready(void *app) {
   return api_ready(app);
 }
@@ -171,6 +177,7 @@ static enum status open_network(struct daemon *daemon, struct error *err) {
                                 .busy = api_busy,
                                 .spin_us = conf->spin_us,
                                 .app_computes = !first_caps(&daemon->parts.devices)->async,
+                                .given_back = given_back,
                                 .metrics = expose,
                                 .ready = ready,
                                 .host_alloc = slab_alloc,
@@ -424,6 +431,19 @@ static void on_bus_error(int number) {
   _exit(EXIT_FAILED);
 }
 
+// glibc moves these two by itself: to the size of the largest block that was ever unmapped, up to
+// 32 MiB, and twice that. Blocks of models and of messages that were mappings then become pieces of
+// a heap, and what its end may keep grows with them. Fixed, a block of a MiB or more is a mapping
+// and goes when it is freed, and smaller ones, which come and go with connections, cost no system
+// call. Messages of a MiB are no reason for more: their slabs are kept while they are used
+// (base/slab.h).
+#define MAPPED_BYTES (1 << 20)
+#define HEAP_END_BYTES (2 << 20)
+static void set_malloc(void) {
+  mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
+  mallopt(M_TRIM_THRESHOLD, HEAP_END_BYTES);
+}
+
 // Before any thread: all inherit it.
 static void take_signals(sigset_t *signals) {
   struct sigaction hangup;
@@ -445,6 +465,7 @@ enum exit_code daemon_run(const struct server_conf *conf, const struct args *arg
   daemon.reloader.args = args;
   daemon.watch = (struct watch){.api = &daemon.api, .limit_ns = conf->stuck_after_ms * NS_PER_MS};
   sigset_t signals;
+  set_malloc();
   take_signals(&signals);
   notify_open();
   if (conf->n_models == 0)

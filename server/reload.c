@@ -51,8 +51,7 @@ static enum status entry_set(struct reloader *reloader, int index, struct model 
   return status;
 }
 
-// Nobody holds these any more. What they leave goes back to the system: glibc would keep it, in
-// pieces between what lives on, and RSS would grow with every reload for a long time.
+// Nobody holds these any more.
 static void bury(struct reloader *reloader) {
   bool freed = false;
   for (struct model *dead = graveyard_take(&reloader->parts->graveyard), *next; dead; dead = next) {
@@ -73,7 +72,13 @@ static void bury(struct reloader *reloader) {
     model_free(dead);
     freed = true;
   }
-  if (freed) malloc_trim(0);
+  if (freed) atomic_store(&reloader->trim, true);
+}
+
+// What freed models and the loops' pools leave goes back to the system: glibc would keep it, in
+// pieces between what lives on, and RSS would stay what it was at its highest.
+static void trim(struct reloader *reloader) {
+  if (atomic_exchange(&reloader->trim, false)) malloc_trim(0);
 }
 
 // ---- building ----
@@ -307,6 +312,11 @@ void reloader_ask(struct reloader *reloader) {
   wake_signal(&reloader->wake);
 }
 
+void reloader_trim(struct reloader *reloader) {
+  atomic_store(&reloader->trim, true);
+  wake_signal(&reloader->wake);
+}
+
 void reloader_stop(struct reloader *reloader) {
   atomic_store(&reloader->stop, true);
   wake_signal(&reloader->wake);
@@ -396,6 +406,7 @@ void reloader_run(struct reloader *reloader) {
   while (!atomic_load(&reloader->stop)) {
     struct api_job *job;
     bury(reloader);
+    trim(reloader);
     if (atomic_exchange(&reloader->all, false)) reload_all(reloader);
     while (!atomic_load(&reloader->stop) && (job = api_job_next(reloader->api))) {
       job->status = stopped(reloader, &job->err); // a drain does not wait for what is still to load
@@ -404,6 +415,7 @@ void reloader_run(struct reloader *reloader) {
                                 : unload(reloader, job->name, &job->err);
       api_job_done(reloader->api, job);
       bury(reloader);
+      trim(reloader);
     }
     wake_wait(&reloader->wake, CLOCK_NEVER);
   }

@@ -22,7 +22,8 @@ struct reloader {
   struct executor *const *executors;
   int n_executors;
   struct wake wake;
-  _Atomic bool all; // read the list of models again, and every model of it (SIGHUP)
+  _Atomic bool all;  // read the list of models again, and every model of it (SIGHUP)
+  _Atomic bool trim; // somebody has freed a lot
   _Atomic bool stop;
   char paths[LIMIT_MODELS][4096]; // of the registry's entries
   struct model_list listed;       // as it was read last
@@ -30,6 +31,7 @@ struct reloader {
 
 void reloader_init(struct reloader *reloader); // parts and api are set; before anybody may ask
 void reloader_ask(struct reloader *reloader);  // SIGHUP's work; any thread
+void reloader_trim(struct reloader *reloader); // malloc's free memory goes back; any thread
 void reloader_stop(struct reloader *reloader); // any thread; the current step is still finished
 void reloader_run(struct reloader *reloader);  // until reloader_stop
 

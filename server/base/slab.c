@@ -1,6 +1,9 @@
 // One free list per size class. A freed slab stays on its list while the pool keeps less than
 // keep_bytes idle; kept memory still counts against the budget only while handed out, so an idle
 // pool never starves another loop.
+//
+// The lists are stacks, so what the load of the moment does not need sinks to their ends and is
+// found there by its age alone.
 #include "base/slab.h"
 
 #include "base/log.h"
@@ -9,12 +12,20 @@
 #define SLAB_MIN_SHIFT 12 // 4 KiB: below that the class overhead is all there is
 #define SLAB_CLASSES 36
 #define SLAB_ALIGN 64
+// Given back in one tick, but for one slab that is larger: unmapping 4 MiB takes half a
+// millisecond.
+#define TICK_BYTES ((size_t)4 << 20)
+#define TICK_SLABS 256
+
+struct free_list {
+  struct slab *first, *last; // last: idle for longest
+};
 
 struct slab_pool {
   struct slab_pool_options options;
-  struct slab *free_lists[SLAB_CLASSES];
+  struct free_list free_lists[SLAB_CLASSES];
   size_t idle_bytes, used_bytes;
-  uint32_t n_out;
+  uint32_t n_out, tick;
 };
 
 bool budget_take(struct budget *budget, int64_t bytes) {
@@ -59,7 +70,7 @@ void slab_pool_close(struct slab_pool *pool) {
   if (!pool) return;
   FW_ASSERT(pool->n_out == 0);
   for (int i = 0; i < SLAB_CLASSES; i++)
-    for (struct slab *slab = pool->free_lists[i], *next; slab; slab = next) {
+    for (struct slab *slab = pool->free_lists[i].first, *next; slab; slab = next) {
       next = slab->next;
       slab_destroy(pool, slab);
     }
@@ -86,6 +97,27 @@ static struct slab *slab_create(struct slab_pool *pool, uint32_t class_index, si
   return slab;
 }
 
+static void list_push(struct free_list *list, struct slab *slab) {
+  slab->next = list->first;
+  slab->previous = NULL;
+  if (list->first)
+    list->first->previous = slab;
+  else
+    list->last = slab;
+  list->first = slab;
+}
+
+static void list_remove(struct free_list *list, struct slab *slab) {
+  if (slab->previous)
+    slab->previous->next = slab->next;
+  else
+    list->first = slab->next;
+  if (slab->next)
+    slab->next->previous = slab->previous;
+  else
+    list->last = slab->previous;
+}
+
 struct slab *slab_get(struct slab_pool *pool, size_t bytes) {
   if (bytes > pool->options.max_slab_bytes || bytes > (size_t)1
                                                           << (SLAB_MIN_SHIFT + SLAB_CLASSES - 1))
@@ -93,9 +125,9 @@ struct slab *slab_get(struct slab_pool *pool, size_t bytes) {
   uint32_t class_index = class_of(bytes);
   size_t capacity = (size_t)1 << (SLAB_MIN_SHIFT + class_index);
   if (pool->options.budget && !budget_take(pool->options.budget, (int64_t)capacity)) return NULL;
-  struct slab *slab = pool->free_lists[class_index];
+  struct slab *slab = pool->free_lists[class_index].first;
   if (slab) {
-    pool->free_lists[class_index] = slab->next;
+    list_remove(&pool->free_lists[class_index], slab);
     pool->idle_bytes -= capacity;
   } else {
     slab = slab_create(pool, class_index, capacity);
@@ -104,7 +136,6 @@ struct slab *slab_get(struct slab_pool *pool, size_t bytes) {
       return NULL;
     }
   }
-  slab->next = NULL;
   slab->refs = 1;
   pool->used_bytes += capacity;
   pool->n_out++;
@@ -128,13 +159,38 @@ void slab_put(struct slab_pool *pool, struct slab *slab) {
     slab_destroy(pool, slab);
     return;
   }
-  slab->next = pool->free_lists[slab->class_index];
-  pool->free_lists[slab->class_index] = slab;
+  slab->idle_tick = pool->tick;
+  list_push(&pool->free_lists[slab->class_index], slab);
   pool->idle_bytes += capacity;
+}
+
+size_t slab_pool_tick(struct slab_pool *pool) {
+  size_t given_bytes = 0;
+  int n_given = 0;
+  pool->tick++;
+  for (int i = 0; i < SLAB_CLASSES; i++) {
+    struct free_list *list = &pool->free_lists[i];
+    while (list->last && pool->tick - list->last->idle_tick > SLAB_IDLE_TICKS) {
+      struct slab *slab = list->last;
+      size_t capacity = slab->capacity_bytes;
+      if (n_given == TICK_SLABS || (n_given > 0 && given_bytes + capacity > TICK_BYTES))
+        return given_bytes;
+      list_remove(list, slab);
+      slab_destroy(pool, slab);
+      pool->idle_bytes -= capacity;
+      given_bytes += capacity;
+      n_given++;
+    }
+  }
+  return given_bytes;
 }
 
 size_t slab_pool_used_bytes(const struct slab_pool *pool) {
   return pool->used_bytes;
+}
+
+size_t slab_pool_idle_bytes(const struct slab_pool *pool) {
+  return pool->idle_bytes;
 }
 
 int64_t slab_pool_fair_bytes(const struct slab_pool *pool, int64_t held_bytes) {

@@ -2,7 +2,9 @@
 //
 // One pool per loop thread; slab_get and slab_put are that thread's. The executor only reads and
 // writes the bytes of a slab that a request carries. Classes are powers of two from 4 KiB to the
-// largest message; freed slabs are kept for reuse up to `keep_bytes`. Memory comes from
+// largest message; freed slabs are kept for reuse up to `keep_bytes`, and those that nobody has
+// wanted for SLAB_IDLE_TICKS go back to where they came from (slab_pool_tick): a pool shrinks to
+// what it was used for lately, or what its busiest moment ever took would stay. Memory comes from
 // `host_alloc` (pinned on a GPU back end), 64-byte aligned. Nothing is ever over-committed:
 // slab_get returns NULL when the budget would be passed, and the caller refuses the call with
 // RESOURCE_EXHAUSTED.
@@ -21,9 +23,10 @@ struct slice {
 struct slab {
   uint8_t *data;
   size_t capacity_bytes;
-  struct slab *next; // free list
+  struct slab *next, *previous; // free list
   uint32_t class_index;
-  uint32_t refs; // loop thread only; put frees at 0
+  uint32_t refs;      // loop thread only; put frees at 0
+  uint32_t idle_tick; // when it came to the free list
 };
 
 // A byte budget that several pools may share (the process-wide one). Lock-free.
@@ -50,7 +53,12 @@ void slab_pool_close(struct slab_pool *pool);                // every slab must 
 struct slab *slab_get(struct slab_pool *pool, size_t bytes); // refs = 1
 void slab_ref(struct slab *slab);
 void slab_put(struct slab_pool *pool, struct slab *slab);
+// Time goes on, by about a second. Returns how many bytes were given back: at most some MiB, so
+// that a large pool holds its loop up by less than a millisecond.
+#define SLAB_IDLE_TICKS 10
+size_t slab_pool_tick(struct slab_pool *pool);
 size_t slab_pool_used_bytes(const struct slab_pool *pool); // handed out now
+size_t slab_pool_idle_bytes(const struct slab_pool *pool); // kept for reuse now
 // How much memory somebody who holds `held_bytes` may take, so that any number of greedy ones leave
 // something to those that want little: as long as half of the budget is free whatever is wanted
 // (INT64_MAX), then half of the difference between what is free and what he holds.

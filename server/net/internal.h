@@ -51,6 +51,7 @@ struct loop {
   uint64_t turn;        // begins at 1
   int64_t drain_by_ns;  // 0: not draining
   int n_cut;            // calls cut off by the drain's end
+  size_t given_bytes;   // by the pools to malloc, and not told yet
   uint8_t *read_buffer; // nghttp2 consumes it within the read callback
   struct tls_server *tls;
   uint8_t *plain; // what TLS makes of the read buffer; NULL without TLS

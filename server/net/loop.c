@@ -17,6 +17,7 @@
 #define HANDOVER_CAPACITY 1024
 #define TICK_MS 1000
 #define DRAIN_TICK_MS 20
+#define GIVEN_BYTES_TOLD ((size_t)1 << 20)
 
 // ---- timers ----
 
@@ -43,12 +44,26 @@ static void cut_off(struct loop *loop) {
   }
 }
 
+// malloc keeps what it is given, between blocks that live on: whoever has the time makes it part
+// with that.
+static void give_back(struct loop *loop) {
+  const struct net_options *options = &loop->net->options;
+  loop->given_bytes += rpc_tick(loop->rpc);
+  if (loop->given_bytes < GIVEN_BYTES_TOLD || !options->given_back) return;
+  loop->given_bytes = 0;
+  options->given_back(options->app);
+}
+
 static void on_tick(uv_timer_t *timer) {
   struct loop *loop = timer->data;
   int64_t now_ns = clock_now_ns();
   for (struct conn *conn = loop->conns; conn; conn = conn->next)
     conn_tick(conn, now_ns);
-  if (loop->drain_by_ns != 0 && now_ns >= loop->drain_by_ns) cut_off(loop);
+  if (loop->drain_by_ns == 0)
+    give_back(loop);
+  else if (now_ns >= loop->drain_by_ns)
+    cut_off(loop);
+  if (loop->n_conns == 0 && rpc_idle_bytes(loop->rpc) == 0) uv_timer_stop(timer);
 }
 
 // ---- flushes ----
@@ -98,9 +113,9 @@ static void wake_hook(void *arg) {
 // ---- connections, drain ----
 
 void loop_conns_changed(struct loop *loop) {
-  if (loop->n_conns == 0) {
+  if (loop->n_conns == 0 && loop->drain_by_ns != 0) {
     uv_timer_stop(&loop->tick_timer);
-    if (loop->drain_by_ns != 0) uv_stop(&loop->uv);
+    uv_stop(&loop->uv);
   } else if (!uv_is_active((uv_handle_t *)&loop->tick_timer)) {
     uint64_t every_ms = loop->drain_by_ns != 0 ? DRAIN_TICK_MS : TICK_MS;
     uv_timer_start(&loop->tick_timer, on_tick, every_ms, every_ms);

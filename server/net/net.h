@@ -45,6 +45,9 @@ struct net_options {
   int64_t spin_us;
   bool (*busy)(int loop, void *app);
   bool app_computes;
+  // Pools of the loops have shrunk by a MiB or more, which malloc may still hold: the time for a
+  // malloc_trim on a thread that nobody waits for. Loop threads; must be cheap. May be NULL.
+  void (*given_back)(void *app);
   // Admin callbacks; the admin's own thread calls them, so they must be thread safe.
   size_t (*metrics)(char *out, size_t out_bytes, void *app); // as metrics_expose; NULL: 404
   bool (*ready)(void *app);                                  // NULL: always ready

@@ -155,3 +155,11 @@ struct trace_source *rpc_trace(const struct rpc *rpc) {
 size_t rpc_used_bytes(const struct rpc *rpc) {
   return slab_pool_used_bytes(rpc->pool);
 }
+
+size_t rpc_tick(struct rpc *rpc) {
+  return slab_pool_tick(rpc->pool) + mem_pool_tick(rpc->mem);
+}
+
+size_t rpc_idle_bytes(const struct rpc *rpc) {
+  return slab_pool_idle_bytes(rpc->pool) + mem_pool_bytes(rpc->mem);
+}

@@ -56,5 +56,8 @@ void rpc_close(struct rpc *rpc); // every connection must be closed, every slab 
 void rpc_expire(struct rpc *rpc, int64_t now_ns);
 int64_t rpc_next_deadline_ns(const struct rpc *rpc); // CLOCK_NEVER: none
 size_t rpc_used_bytes(const struct rpc *rpc);        // slabs handed out
+// About once a second: memory that was not needed lately goes back. Returns how many bytes.
+size_t rpc_tick(struct rpc *rpc);
+size_t rpc_idle_bytes(const struct rpc *rpc); // kept for reuse, where nothing is in flight
 
 #endif

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -75,6 +76,54 @@ static void slab_budget_is_a_hard_limit(void **state) {
   slab_put(pool, again);
   assert_false(budget_take(&budget, INT64_MAX));
   assert_int_equal(budget.used_bytes, 0);
+  slab_pool_close(pool);
+}
+
+static int n_host_blocks;
+static void *host_take(void *arg, size_t bytes) {
+  (void)arg;
+  n_host_blocks++;
+  return malloc(bytes);
+}
+static void host_give(void *arg, void *memory, size_t bytes) {
+  (void)arg, (void)bytes;
+  n_host_blocks--;
+  free(memory);
+}
+
+// A burst's slabs go back when nobody has wanted them for a while; those in use again and again
+// stay; one tick takes a few MiB.
+static void slabs_that_are_idle_go_back(void **state) {
+  (void)state;
+  struct slab_pool_options options = {.max_slab_bytes = 1 << 20,
+                                      .keep_bytes = 64 << 20,
+                                      .host_alloc = host_take,
+                                      .host_free = host_give};
+  struct slab_pool *pool;
+  struct slab *burst[40];
+  assert_int_equal(slab_pool_open(&options, &pool), STATUS_OK);
+  for (int i = 0; i < 20; i++)
+    burst[i] = slab_get(pool, 1 << 20);
+  for (int i = 20; i < 40; i++)
+    burst[i] = slab_get(pool, 4096);
+  for (int i = 0; i < 40; i++)
+    slab_put(pool, burst[i]);
+  assert_int_equal(slab_pool_idle_bytes(pool), (20 << 20) + 20 * 4096);
+  for (int tick = 0; tick < SLAB_IDLE_TICKS; tick++) {
+    struct slab *a = slab_get(pool, 1 << 20), *b = slab_get(pool, 1 << 20);
+    assert_int_equal(slab_pool_tick(pool), 0);
+    slab_put(pool, a);
+    slab_put(pool, b);
+  }
+  assert_int_equal(n_host_blocks, 40);
+  assert_int_equal(slab_pool_tick(pool), (3 << 20) + 20 * 4096);
+  for (int i = 0; i < 4; i++)
+    assert_int_equal(slab_pool_tick(pool), i < 3 ? 4 << 20 : 3 << 20);
+  assert_int_equal(slab_pool_idle_bytes(pool), 2 << 20);
+  assert_int_equal(n_host_blocks, 2);
+  for (int tick = 0; tick < 2 * SLAB_IDLE_TICKS; tick++)
+    (void)slab_pool_tick(pool);
+  assert_int_equal(n_host_blocks, 0);
   slab_pool_close(pool);
 }
 
@@ -207,6 +256,7 @@ int main(void) {
       cmocka_unit_test(error_text_has_the_position),
       cmocka_unit_test(arena_refuses_what_does_not_fit),
       cmocka_unit_test(slab_budget_is_a_hard_limit),
+      cmocka_unit_test(slabs_that_are_idle_go_back),
       cmocka_unit_test(ring_and_wake_lose_nothing),
       cmocka_unit_test(ring_refuses_when_full),
       cmocka_unit_test(wake_wait_ends_at_its_time),
