@@ -189,6 +189,7 @@ static void edge_json(struct maker *maker, const struct fact_edge *edge) {
   set_text(maker, "kind", edge->beside ? "beside" : "data");
   set_text(maker, "tensor", facts_tensor_name(maker->facts, edge->tensor));
   set_bool(maker, "fused", decision->fused);
+  set_bool(maker, "chained", decision->chained);
   set_text(maker, "reason", decision->reason);
   set_int(maker, "tensor_bytes", edge->tensor_bytes);
   set_int(maker, "unfused_bytes", edge->bytes[SIDE_OFF]);

@@ -23,6 +23,13 @@ void text_gutter(struct out *out, const struct fold *fold, int32_t at) {
 }
 
 // ---- edges ----
+enum edge_state { EDGE_FUSED, EDGE_CHAINED, EDGE_APART, EDGE_STATES };
+static const char *const edge_words[EDGE_STATES] = {"fused", "chained", "apart"};
+
+static enum edge_state edge_state(const struct decision *decision) {
+  return decision->fused ? EDGE_FUSED : decision->chained ? EDGE_CHAINED : EDGE_APART;
+}
+
 // Edges that differ in their layer only are one line.
 struct edge_line {
   uint64_t alike;
@@ -100,7 +107,7 @@ static void reason_text(const struct facts *facts, struct edge_line *lines, int3
   int32_t count = 0;
   for (int32_t i = first; i < n; i++)
     if (same_reason(said, facts->edges[lines[i].first].decision)) count += lines[i].count;
-  out_add(out, "\n    %s: %s (%d)\n", said->fused ? "fused" : "apart", said->reason, count);
+  out_add(out, "\n    %s: %s (%d)\n", edge_words[edge_state(said)], said->reason, count);
   for (int32_t i = first; i < n; i++) {
     if (!same_reason(said, facts->edges[lines[i].first].decision)) continue;
     edge_text(facts, &lines[i], out);
@@ -110,7 +117,7 @@ static void reason_text(const struct facts *facts, struct edge_line *lines, int3
 
 static void edges_text(const struct facts *facts, struct out *out) {
   struct edge_line *lines = calloc((size_t)facts->n_edges + 1, sizeof *lines);
-  int32_t n_fused = 0;
+  int32_t n_of[EDGE_STATES] = {0};
   double bytes[SIDES] = {0};
   char a[OUT_NUMBER], b[OUT_NUMBER];
   if (!lines) {
@@ -118,17 +125,18 @@ static void edges_text(const struct facts *facts, struct out *out) {
     return;
   }
   for (int32_t e = 0; e < facts->n_edges; e++) {
-    n_fused += facts->edges[e].decision->fused;
+    n_of[edge_state(facts->edges[e].decision)]++;
     for (int mode = 0; mode < SIDES; mode++)
       bytes[mode] += facts->edges[e].bytes[mode];
   }
   text_heading(out, "Edges: what passes between operations, fused or not, and why");
   out_add(out,
-          "%d of %d edges are fused. What passes along all of them moves %s through memory one op\n"
-          "at a time, %s fused.",
-          n_fused, facts->n_edges, out_bytes(bytes[SIDE_OFF], a), out_bytes(bytes[SIDE_FUSED], b));
+          "%d of %d edges are fused, %d chained (two kernels, nothing through memory), %d apart.\n"
+          "What passes along all of them moves %s through memory one op at a time, %s fused.",
+          n_of[EDGE_FUSED], facts->n_edges, n_of[EDGE_CHAINED], n_of[EDGE_APART],
+          out_bytes(bytes[SIDE_OFF], a), out_bytes(bytes[SIDE_FUSED], b));
   if (facts->plans[SIDE_OFF].score_bytes > 0)
-    out_add(out, " Inside attention, score matrices move %s and %s.",
+    out_add(out, "\nInside attention, score matrices move %s and %s.",
             out_bytes(facts->plans[SIDE_OFF].score_bytes, a),
             out_bytes(facts->plans[SIDE_FUSED].score_bytes, b));
   out_add(out,
@@ -136,9 +144,9 @@ static void edges_text(const struct facts *facts, struct out *out) {
           "possible.\n\n         %-72s %9s %9s %9s %9s\n",
           "from -> to", "one a time", "fused", "two", "one");
   int32_t n = edge_kinds(facts, lines);
-  for (int fused = 1; fused >= 0; fused--)
+  for (int state = 0; state < EDGE_STATES; state++)
     for (int32_t i = 0; i < n; i++)
-      if (!lines[i].shown && facts->edges[lines[i].first].decision->fused == (fused == 1))
+      if (!lines[i].shown && (int)edge_state(facts->edges[lines[i].first].decision) == state)
         reason_text(facts, lines, n, i, out);
   free(lines);
 }

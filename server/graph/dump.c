@@ -196,7 +196,10 @@ static void dump_decision(struct text *text, const struct graph *graph,
   const struct node *from = &graph->nodes[decision->producer],
                     *to = &graph->nodes[decision->consumer];
   text_add(text, "  %s %s -> %s %s: %s: %s\n", op_name(from->op), graph->tensors[from->out].name,
-           op_name(to->op), graph->tensors[to->out].name, decision->fused ? "fused" : "apart",
+           op_name(to->op), graph->tensors[to->out].name,
+           decision->fused     ? "fused"
+           : decision->chained ? "chained"
+                               : "apart",
            decision->reason);
 }
 

@@ -202,6 +202,7 @@ struct step {
 struct decision {
   int32_t producer, consumer; // node indices
   bool fused;
+  bool chained;       // two kernels of one chain, and the tensor between them exists as a tile only
   const char *reason; // static text
   bool legal;         // one kernel can do both; else there is nothing to weigh, and both[] is empty
   int32_t tensor;     // what goes along the edge

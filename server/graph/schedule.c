@@ -70,10 +70,12 @@ static struct decision decide_edge(struct planner *planner, int32_t producer, in
   else if (planner->mode == FUSION_OFF)
     decision.reason = "fusion is off: one kernel an op";
   else if (buffer->place == PLACE_TILE)
-    decision.reason = "two kernels, but the tensor stays in a tile in cache: both work row by row";
+    decision.reason =
+        "two kernels of one pass, a tile of rows at a time: the tensor stays in cache";
   else
     decision.reason = planner->why[consumer * NODE_MAX_INPUTS + input];
   FW_ASSERT(decision.reason);
+  decision.chained = !decision.fused && buffer->place == PLACE_TILE;
   planner_weigh(planner, &decision, tensor);
   return decision;
 }
