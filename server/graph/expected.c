@@ -7,11 +7,15 @@
 #include <string.h>
 
 #define NONE (-1)
-// Bytes of a chunk, and in how many a batch is walked at most, for the sake of time: a batch of
-// more bytes is walked in larger ones, down to one set of them in the whole cache.
+// Bytes of a chunk, and in how many a batch is walked, for the sake of time: a batch of more bytes
+// is walked in larger ones, down to one set of them in the whole cache. Where steps touch several
+// times the cache each, and so leave nothing to the next, chunks grow on: what a model file asks
+// for does not decide how long it is looked at.
 #define LEAST_CHUNK 8192
 #define MOST_CHUNKS 16384
-#define MOST_GROUPS 8 // of rows of one product
+#define MOST_STEP_CHUNKS 1024       // of a step, on average
+#define MOST_ARENA_CHUNKS (1 << 20) // touched or not
+#define MOST_GROUPS 8               // of rows of one product
 
 // ---- the cache ----
 // Chunks are numbered: arena after arena, then weight after weight. Each belongs to one set, picked
@@ -125,7 +129,7 @@ struct walker {
   const struct plan *plan;
   const struct product_walk *walks;
   const struct expected_batch *batch;
-  int64_t arena_chunks, *weight_chunk; // [n_weights] first chunk
+  int64_t arena_bytes, arena_chunks, *weight_chunk; // [n_weights] first chunk
   int32_t n_weights;
 };
 
@@ -154,9 +158,14 @@ static bool is_table(const struct step *step, int i) {
   return input && input->cls == IN_GATHER;
 }
 
+// From its first byte to its last.
+static int64_t operand_bytes(const struct walker *w, const struct operand *o) {
+  int64_t stride = o->stride > 0 ? o->stride : o->cols, rows = rows_of(w, o->rows);
+  return rows > 0 ? ((rows - 1) * stride + o->cols) * (int64_t)dtype_bytes(o->dtype) : 0;
+}
+
 static bool region_of(const struct walker *w, const struct operand *o, int64_t weight, int arena,
                       struct region *out) {
-  int64_t es = (int64_t)dtype_bytes(o->dtype), rows = rows_of(w, o->rows);
   *out = (struct region){.part = 1};
   if (o->place == PLACE_WEIGHT) {
     out->offset = w->weight_chunk[o->weight[0]] * w->cache.chunk, out->bytes = weight;
@@ -164,11 +173,10 @@ static bool region_of(const struct walker *w, const struct operand *o, int64_t w
     return true;
   }
   if (o->place != PLACE_ARENA) return false;
-  int64_t stride = o->stride > 0 ? o->stride : o->cols;
   out->offset = arena * w->arena_chunks * w->cache.chunk + o->offset_bytes;
-  out->bytes = ((rows - 1) * stride + o->cols) * es;
-  out->part = (double)o->cols / (double)stride;
-  return rows > 0;
+  out->bytes = operand_bytes(w, o);
+  out->part = o->stride > 0 ? (double)o->cols / (double)o->stride : 1;
+  return out->bytes > 0;
 }
 
 // Columns of one wide buffer are one region.
@@ -242,7 +250,8 @@ static void walk_rows(struct walker *w, const struct region *regions, int n, dou
     else if (regions[i].bytes > most)
       most = regions[i].bytes;
   }
-  int parts = (int)((double)most * (to - from) / PART_BYTES) + 1;
+  double part = w->cache.chunk > PART_BYTES ? (double)w->cache.chunk : PART_BYTES;
+  int parts = (int)((double)most * (to - from) / part) + 1;
   for (int p = 0; p < parts; p++) {
     for (int i = 0; i < n; i++) {
       if (!regions[i].weight)
@@ -334,7 +343,7 @@ static enum status number_chunks(struct walker *w, int64_t *n_chunks) {
   }
   w->weight_chunk = calloc((size_t)w->n_weights + 1, sizeof *w->weight_chunk);
   if (!w->weight_chunk) return STATUS_RESOURCE_EXHAUSTED;
-  w->arena_chunks = plan->arena_bytes / w->cache.chunk + 1;
+  w->arena_chunks = w->arena_bytes / w->cache.chunk + 1;
   *n_chunks = w->arena_chunks * w->batch->n_arenas;
   for (int32_t s = 0; s < plan->n_steps; s++) {
     for (int i = 0; i < plan->steps[s].n_in; i++) {
@@ -348,14 +357,40 @@ static enum status number_chunks(struct walker *w, int64_t *n_chunks) {
   return STATUS_OK;
 }
 
+// What the steps walk over: bytes in all, those between the columns of a wide buffer too, and how
+// far into an arena. A batch may be larger than those that the plan has memory for.
+static void measure(struct walker *w, double *walked) {
+  *walked = 0;
+  w->arena_bytes = w->plan->arena_bytes;
+  for (int32_t s = 0; s < w->plan->n_steps; s++) {
+    const struct step *step = &w->plan->steps[s];
+    if (!(step->needed_by & w->batch->outputs)) continue;
+    for (int i = 0; i < step->n_in + step->n_out; i++) {
+      const struct operand *o = i < step->n_in ? &step->in[i] : &step->out[i - step->n_in];
+      if (o->place == PLACE_WEIGHT && i < step->n_in && !is_table(step, i))
+        *walked += (double)weight_bytes(step, i);
+      if (o->place != PLACE_ARENA) continue;
+      int64_t bytes = operand_bytes(w, o);
+      *walked += (double)bytes;
+      if (o->offset_bytes + bytes > w->arena_bytes) w->arena_bytes = o->offset_bytes + bytes;
+    }
+  }
+}
+
 // As fine as the time allows.
-static int64_t chunk_of(const struct plan *plan, const struct expected_batch *batch,
-                        int64_t cache_bytes) {
+static int64_t chunk_of(struct walker *w, int64_t cache_bytes) {
+  const struct expected_batch *batch = w->batch;
   struct traffic_total sum =
-      plan_traffic(plan, batch->outputs, batch->n_tokens, batch->n_seqs, batch->sum_sq);
-  double moved = sum.read_bytes + sum.write_bytes;
+      plan_traffic(w->plan, batch->outputs, batch->n_tokens, batch->n_seqs, batch->sum_sq);
+  double moved = sum.read_bytes + sum.write_bytes, walked,
+         most = (double)MOST_STEP_CHUNKS * w->plan->n_steps;
   int64_t chunk = LEAST_CHUNK;
+  measure(w, &walked);
+  if (most < MOST_CHUNKS) most = MOST_CHUNKS;
   while (moved / (double)chunk > MOST_CHUNKS && 2 * chunk * WAYS <= cache_bytes)
+    chunk *= 2;
+  while (walked / (double)chunk > most ||
+         (double)w->arena_bytes * batch->n_arenas / (double)chunk > MOST_ARENA_CHUNKS)
     chunk *= 2;
   return chunk;
 }
@@ -365,7 +400,7 @@ enum status plan_expected_steps(const struct plan *plan, const struct cache_fact
                                 const struct expected_batch *batch, struct step_expected *steps) {
   struct walker w = {.cache_facts = cache, .plan = plan, .walks = walks, .batch = batch};
   int64_t n_chunks = 0;
-  w.cache.chunk = chunk_of(plan, batch, cache->bytes);
+  w.cache.chunk = chunk_of(&w, cache->bytes);
   w.cache.steps = steps;
   enum status status = number_chunks(&w, &n_chunks);
   if (status == STATUS_OK) status = cache_init(&w.cache, cache->bytes, n_chunks);

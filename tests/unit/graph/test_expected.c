@@ -4,9 +4,11 @@
 #include "blocks.h"
 #include "graph/expected.h"
 
+#include "bounds.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -160,6 +162,56 @@ static void steps_that_nobody_needs_move_nothing(void **state) {
   graph_deinit(&graph);
 }
 
+// A model file may ask for a million tokens of LIMIT_DIM columns, and for plans that are weighed
+// by another size. It is told what that moves as soon as anyone else: these took minutes once.
+static void the_largest_batch_is_walked_as_fast_as_any(void **state) {
+  (void)state;
+  const int32_t tokens = 1 << 20;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_F32);
+  int32_t x = maker_input(&m, ROWS_TOKENS, LIMIT_DIM);
+  for (int i = 0; i < 6; i++)
+    x = maker_unary(&m, i % 2 ? OP_GELU : OP_SOFTMAX, x);
+  output_add(&graph, maker_linear(&m, maker_linear(&m, x, 8, false), LIMIT_DIM, true));
+  for (int how = 0; how < 4; how++) {
+    struct plan_caps caps = {.epilogue_max = 4, .epilogue_kinds = 0x1f, .row_chains = how & 1};
+    caps.tile_rows = 32, caps.tile_bytes = 1 << 19, caps.dtype_ok[DTYPE_F32] = true;
+    caps.usual_tokens = how & 2 ? 16 : 0;
+    struct plan_limits limits = {tokens, tokens, tokens};
+    struct plan *plan;
+    struct error err = {0};
+    clock_t began = clock();
+    assert_int_equal(plan_build(&graph, FUSION_OFF, &caps, &limits, &plan, &err), STATUS_OK);
+    assert_true((double)(clock() - began) / CLOCKS_PER_SEC < 5);
+    struct traffic_total want = plan_traffic(plan, 0xff, tokens, 1, (int64_t)tokens * tokens);
+    struct cache_facts cache = {(int64_t)(46 * MB), 20 * MB};
+    struct expected found = behind(plan, &cache, NULL, tokens, 1);
+    about(found.read, want.read_bytes, 0.01, "read");
+    about(found.write, want.write_bytes, 0.01, "written");
+    plan_free(plan);
+  }
+  graph_deinit(&graph);
+}
+
+// The audit rounds sizes, also up: past what the plan has memory for there is nothing to touch.
+static void a_batch_may_be_larger_than_the_plan_has_memory_for(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_F32);
+  int32_t x = maker_unary(&m, OP_SOFTMAX, maker_input(&m, ROWS_TOKENS, 64));
+  output_add(&graph, maker_unary(&m, OP_SOFTMAX, x));
+  struct plan *plan = plan_of(&graph, FUSION_OFF);
+  int64_t tokens = 32 * 16384; // plan_of: 16384
+  struct traffic_total want = plan_traffic(plan, 0xff, tokens, 4, tokens * tokens / 4);
+  struct expected found = behind(plan, &none, NULL, tokens, 4);
+  about(found.read, want.read_bytes, 0.002, "read");
+  assert_true(found.write <= want.write_bytes * 1.002); // some of it into the same bytes
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(without_a_cache_every_compulsory_byte_moves),
@@ -168,6 +220,8 @@ int main(void) {
       cmocka_unit_test(a_tensor_is_found_while_it_fits),
       cmocka_unit_test(a_product_reads_again_what_does_not_fit),
       cmocka_unit_test(steps_that_nobody_needs_move_nothing),
+      cmocka_unit_test(the_largest_batch_is_walked_as_fast_as_any),
+      cmocka_unit_test(a_batch_may_be_larger_than_the_plan_has_memory_for),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
