@@ -73,7 +73,7 @@ stage_asan() {
 
 # What more than one thread touches, as far as it is cheap; `./dev bench tsan` runs all.
 stage_tsan() {
-  local e2e='ab|deadlines|serving|life|health|soak|stream|reload|trace'
+  local e2e='ab|abuse|deadlines|serving|life|health|log|soak|stream|reload|trace'
   build_preset tsan concurrent_tests
   TSAN_OPTIONS=$FW_TSAN_OPTIONS run_ctest tsan tsan \
     -R "^(unit/(base|obs|sched|net|api|rpc)/|sim/|e2e/(${e2e}))"
