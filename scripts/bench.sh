@@ -60,6 +60,9 @@ bench_rpc() {
 build_grpc_peer() {
   local source=$FW_ROOT/bench/peers/grpc_cpp out=$FW_CACHE/peers/grpc_cpp
   mkdir -p "$out"
+  local bare=$FW_ROOT/bench/peers/bare_tcp.c
+  [ "$FW_CACHE/peers/bare_tcp" -nt "$bare" ] ||
+    cc -O2 -std=c17 -Wall -Wextra "$bare" -o "$FW_CACHE/peers/bare_tcp"
   [ "$out/peer" -nt "$source/peer.cc" ] && [ "$out/peer" -nt "$source/echo.proto" ] && return 0
   say "building the gRPC C++ peer"
   protoc -I"$source" --cpp_out="$out" --grpc_out="$out" \

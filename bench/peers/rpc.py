@@ -1,11 +1,13 @@
-"""The RPC path alone: our daemon with an identity model beside gRPC C++ that sends the message back, in one interleaved
-run. The server runs on core 0, h2load on core 1; every answer's bytes are checked before anything is timed, since h2load
-does not look at grpc-status.
+"""The RPC path alone: our daemon with an identity model beside gRPC C++ that sends the message back and beside the floor, a C
+program that does the same with nothing but read, memcpy and writev (bare_tcp.c), in one interleaved run. The server runs on
+core 0, h2load on core 1 (bare_tcp brings its own load); every answer's bytes are checked before anything is timed, since
+h2load does not look at grpc-status.
 
     calls/s, p50, p99 (us), server CPU us a call, instructions a call (callgrind, the slope between two runs)
 
-CPU a call is the figure to trust: where h2load is the limit, calls/s is h2load's. `noise` is the share of the machine
-that neither of the two used. Run by ./dev bench rpc.
+CPU a call is the figure to trust: where h2load is the limit, calls/s is h2load's. `floors` is that CPU as a multiple of the
+floor's (the median over the repeats, each beside its own floor): what others slowed the machine down by is in both. `noise`
+is the share of the machine that neither server nor load used. Run by ./dev bench rpc.
 """
 import argparse
 import json
@@ -26,6 +28,7 @@ from harness import protobuf_bytes as pb
 from harness.daemon import Daemon
 
 PEER = f"{ROOT}/.cache/peers/grpc_cpp/peer"
+BARE = f"{ROOT}/.cache/peers/bare_tcp"
 TICK = os.sysconf("SC_CLK_TCK")
 SIZES = {"4k": 4096, "128k": 131072, "1m": 1 << 20}
 
@@ -43,13 +46,54 @@ def make_certificate(folder):
     return certificate, key
 
 
-class GrpcCpp:
+class OverHttp2:
+    """What gRPC servers have in common here; `path` is the method, `request` its message."""
+
+    def check(self, message, size):
+        check_answer(self, message, size)
+
+    def load(self, body, streams, calls, log=None):
+        return h2load(self, body, streams, calls, log)
+
+
+class BareTcp:
+    name = "bare_tcp"
+
+    def start(self, wrap, size):
+        self.size = size
+        self.process = subprocess.Popen(wrap + [BARE, "serve", "0", str(size)], stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline())
+
+    def request(self, size):
+        return os.urandom(size)
+
+    def check(self, message, size):
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+            connection.sendall(message)
+            answer = b""
+            while len(answer) < size and (piece := connection.recv(size)):
+                answer += piece
+        if answer != message:
+            raise SystemExit("bare_tcp: a wrong answer")
+
+    def load(self, body, streams, calls, log=None):
+        done = subprocess.run(["taskset", "-c", "1", BARE, "load", str(self.port), str(self.size), str(streams), str(calls)]
+                              + ([log] if log else []), capture_output=True, text=True, check=True)
+        return float(done.stdout.split()[0])
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+class GrpcCpp(OverHttp2):
     path = "/peer.Mirror/Reflect"
 
     def __init__(self, mode):
         self.mode, self.name = mode, f"grpc_cpp_{mode}"
 
-    def start(self, wrap):
+    def start(self, wrap, size):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -70,10 +114,10 @@ class GrpcCpp:
         self.process.wait()
 
 
-class Ours:
+class Ours(OverHttp2):
     name, path = "fusewire", "/inference.GRPCInferenceService/ModelInfer"
 
-    def start(self, wrap):
+    def start(self, wrap, size):
         settings = {"device": {"threads": 1}, "server": {"loops": 1}}
         if TLS:
             settings["tls"] = {"certificate": TLS[0], "key": TLS[1]}
@@ -140,19 +184,19 @@ def cpu_model():
 
 
 def measure(server, size, streams, seconds):
-    server.start(["taskset", "-c", "0"])
+    server.start(["taskset", "-c", "0"], SIZES[size])
     try:
         with tempfile.TemporaryDirectory() as folder:
             message = server.request(SIZES[size])
-            check_answer(server, message, SIZES[size])
+            server.check(message, SIZES[size])
             body, log = f"{folder}/body", f"{folder}/log"
             with open(body, "wb") as file:
                 file.write(b"\0" + struct.pack(">I", len(message)) + message)
-            rate = h2load(server, body, streams, max(200, streams * 20))  # warm-up, and how much to ask for
+            rate = server.load(body, streams, max(200, streams * 20))  # warm-up, and how much to ask for
             calls = max(streams * 10, int(rate * seconds))
             pid, times = server.process.pid, os.times()
             before, machine, started = process_cpu(pid), machine_cpu(), time.monotonic()
-            rate = h2load(server, body, streams, calls, log)
+            rate = server.load(body, streams, calls, log)
             elapsed, spent = time.monotonic() - started, process_cpu(pid) - before
             own = os.times()
             client = own.children_user + own.children_system - times.children_user - times.children_system
@@ -173,7 +217,7 @@ def instructions(server, few=500, many=2500):
     for calls in (few, many):
         with tempfile.TemporaryDirectory() as folder:
             out = f"{folder}/callgrind"
-            server.start(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}"])
+            server.start(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}"], 4096)
             message = server.request(4096)
             check_answer(server, message, 4096)
             body = f"{folder}/body"
@@ -190,6 +234,7 @@ def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--sizes", default="4k,128k,1m")
     arguments.add_argument("--streams", default="1,8,64")
+    arguments.add_argument("--cases", help="as 4kx8,1mx8, instead of all sizes with all streams")
     arguments.add_argument("--seconds", type=float, default=2.0)
     arguments.add_argument("--repeats", type=int, default=3)
     arguments.add_argument("--modes", default="callback,queue,raw")
@@ -206,19 +251,25 @@ def main():
 
 def run(given):
     servers = [Ours()] + [GrpcCpp(mode) for mode in given.modes.split(",") if mode]
+    floor = [] if TLS else [BareTcp()]
     rows = []
-    print("| bytes | streams | server | calls/s | CPU us/call | p50 us | p99 us | peak RSS MiB | noise |\n" + "|---" * 9 + "|")
-    for size in given.sizes.split(","):
-        for streams in map(int, given.streams.split(",")):
-            found = {server.name: [] for server in servers}
-            for _ in range(given.repeats):  # interleaved, so that all see the same state of the machine
-                for server in servers:
-                    found[server.name].append(measure(server, size, streams, given.seconds))
-            for name, runs in found.items():
-                row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-                rows.append({"bytes": SIZES[size], "streams": streams, "server": name, **row})
-                print(f"| {size} | {streams} | {name} | {row['calls_per_s']:.0f} | {row['cpu_us']:.1f} | {row['p50_us']:.0f} | "
-                      f"{row['p99_us']:.0f} | {row['peak_rss_mib']:.0f} | {row['noise'] * 100:.0f}% |", flush=True)
+    print("| bytes | streams | server | calls/s | CPU us/call | floors | p50 us | p99 us | peak RSS MiB | noise |\n" + "|---" * 10 + "|")
+    cases = [(size, int(streams)) for size in given.sizes.split(",") for streams in given.streams.split(",")]
+    if given.cases:
+        cases = [(size, int(streams)) for size, streams in (case.split("x") for case in given.cases.split(","))]
+    for size, streams in cases:
+        found = {server.name: [] for server in floor + servers}
+        for _ in range(given.repeats):  # interleaved, so that all see the same state of the machine
+            for server in floor + servers:
+                found[server.name].append(measure(server, size, streams, given.seconds))
+        for name, runs in found.items():
+            row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+            beside = zip(runs, found["bare_tcp"]) if floor else []
+            row["floors"] = statistics.median([run["cpu_us"] / low["cpu_us"] for run, low in beside] or [0])
+            rows.append({"bytes": SIZES[size], "streams": streams, "server": name, **row})
+            print(f"| {size} | {streams} | {name} | {row['calls_per_s']:.0f} | {row['cpu_us']:.1f} | "
+                  f"{row['floors']:.2f} | {row['p50_us']:.0f} | "
+                  f"{row['p99_us']:.0f} | {row['peak_rss_mib']:.0f} | {row['noise'] * 100:.0f}% |", flush=True)
     slopes = {}
     if not given.no_callgrind:
         for server in servers:

@@ -6,6 +6,7 @@
 // found there by its age alone.
 #include "base/slab.h"
 
+#include "base/copy.h"
 #include "base/log.h"
 #include <stdlib.h>
 
@@ -20,6 +21,7 @@
 struct free_list {
   struct slab *first, *last; // last: idle for longest
 };
+#define LARGE_BYTES ((size_t)64 * 1024)
 
 struct slab_pool {
   struct slab_pool_options options;
@@ -39,14 +41,24 @@ void budget_give(struct budget *budget, int64_t bytes) {
   atomic_fetch_sub_explicit(&budget->used_bytes, bytes, memory_order_relaxed);
 }
 
+// Where the first byte of a large slab lies in its page. The kernel copies an answer into pages
+// that it begins with our headers: in a slab that began near the beginning of its page, too, a MiB
+// and the headers of its frames would walk through the distances that are slow (base/copy.h).
+static size_t large_offset(size_t bytes) {
+  return bytes >= LARGE_BYTES ? PAGE_BYTES / 2 : 0;
+}
+
 static void *default_alloc(void *arg, size_t bytes) {
   (void)arg;
-  return aligned_alloc(SLAB_ALIGN, bytes);
+  size_t offset = large_offset(bytes);
+  if (offset == 0) return aligned_alloc(SLAB_ALIGN, bytes);
+  uint8_t *memory = aligned_alloc(PAGE_BYTES, bytes + PAGE_BYTES);
+  return memory ? memory + offset : NULL;
 }
 
 static void default_free(void *arg, void *memory, size_t bytes) {
-  (void)arg, (void)bytes;
-  free(memory);
+  (void)arg;
+  free((uint8_t *)memory - large_offset(bytes));
 }
 
 enum status slab_pool_open(const struct slab_pool_options *options, struct slab_pool **out) {

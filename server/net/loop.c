@@ -4,6 +4,7 @@
 //   poll: reads, wake-ups (reap), written  ->  check: one flush per connection
 //   timers: deadlines, ticks               ->  prepare: one flush per connection, arm the next
 //   deadline
+#include "base/copy.h"
 #include "base/log.h"
 #include "net/internal.h"
 #include "obs/trace.h"
@@ -220,7 +221,7 @@ enum status loop_open(struct net *net, int index, struct error *err) {
   };
   enum status status = rpc_open(&rpc, &loop->rpc, err);
   if (status != STATUS_OK) return status;
-  loop->read_buffer = malloc(READ_BUFFER_BYTES);
+  loop->read_buffer = aligned_alloc(PAGE_BYTES, READ_BUFFER_BYTES); // base/copy.h
   if (!loop->read_buffer || ring_init(&loop->handover, HANDOVER_CAPACITY) != STATUS_OK)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for loop %d", index);
   if (options->tls) {

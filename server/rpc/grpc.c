@@ -1,5 +1,6 @@
 #include "rpc/grpc.h"
 #include "base/clock.h"
+#include "base/copy.h"
 #include "base/log.h"
 #include "obs/metrics.h"
 #include <inttypes.h>
@@ -152,7 +153,7 @@ static enum status framer_grow(struct grpc_framer *framer, struct grpc_room *roo
                      framer->declared);
   }
   if (framer->slab) {
-    memcpy(slab->data, framer->slab->data, framer->filled);
+    copy_bytes(slab->data, framer->slab->data, framer->filled);
     slab_put(room->pool, framer->slab);
   }
   framer->slab = slab;
@@ -231,7 +232,7 @@ enum status grpc_framer_take(struct grpc_framer *framer, struct grpc_room *room,
     enum status status = framer_grow(framer, room, needed, err);
     if (status != STATUS_OK) return status;
   }
-  memcpy(framer->slab->data + framer->filled, data, bytes);
+  copy_bytes(framer->slab->data + framer->filled, data, bytes);
   framer->filled += (uint32_t)bytes;
   framer->ahead -= (uint32_t)bytes;
   room->ahead_bytes -= (int64_t)bytes;

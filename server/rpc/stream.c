@@ -1,5 +1,6 @@
 // Calls of many messages: out, a list of answers behind one data provider that sleeps while the
 // list is empty; in, message after message to the handler, and bytes put aside while it holds.
+#include "base/copy.h"
 #include "base/log.h"
 #include "rpc/internal.h"
 #include <string.h>
@@ -210,13 +211,13 @@ static bool put_aside(struct call *call, const uint8_t *data, size_t bytes) {
       return false;
     struct slab *slab = slab_get(h2->room.pool, room);
     if (!slab) return false;
-    if (aside->slab) memcpy(slab->data, aside->slab->data + aside->at, kept);
+    if (aside->slab) copy_bytes(slab->data, aside->slab->data + aside->at, kept);
     stream_drop_aside(call);
     *aside = (struct backlog){slab, 0, kept, (int64_t)room};
     h2->room.held_bytes += aside->counted;
     h2->busy_bytes += aside->counted;
   }
-  memcpy(aside->slab->data + aside->filled, data, bytes);
+  copy_bytes(aside->slab->data + aside->filled, data, bytes);
   aside->filled += bytes;
   return true;
 }

@@ -1,4 +1,5 @@
 #include "sched/pack.h"
+#include "base/copy.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -153,8 +154,8 @@ struct host_copy {
 
 static void copy_host(void *arg, const struct run *run, uint8_t *to) {
   const struct host_copy *copy = arg;
-  memcpy(to, copy->from + (size_t)run->wire_row * copy->row_bytes,
-         (size_t)run->n * copy->row_bytes);
+  copy_bytes(to, copy->from + (size_t)run->wire_row * copy->row_bytes,
+             (size_t)run->n * copy->row_bytes);
 }
 
 // Output `k` of the reply is input `input` unchanged.
@@ -166,7 +167,7 @@ static void identity_out(const struct request *request, int k, int input) {
   if (!data) {
     memset(out, 0, request->outputs_bytes[k]);
   } else if (!tensor->per_token || request->dense) {
-    memcpy(out, data, request->outputs_bytes[k]);
+    copy_bytes(out, data, request->outputs_bytes[k]);
   } else {
     struct host_copy copy = {data, row_bytes(tensor)};
     rows_unpack(request, tensor, out, copy_host, &copy);

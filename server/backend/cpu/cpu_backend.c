@@ -1,6 +1,7 @@
 // The CPU as a back end: device, lanes, copies. Loading is in load.c, execution in run.c.
 #include "backend/cpu/cpu_device.h"
 #include "base/clock.h"
+#include "base/copy.h"
 #include "base/log.h"
 
 #include <sched.h>
@@ -172,7 +173,7 @@ static char *arena_row(const struct lane *lane, const struct operand *operand, i
 static void copy_rows(char *to, size_t to_stride, const char *from, size_t from_stride,
                       size_t bytes, int64_t n_rows) {
   if (to_stride == bytes && from_stride == bytes) {
-    memcpy(to, from, bytes * (size_t)n_rows);
+    copy_bytes(to, from, bytes * (size_t)n_rows);
     return;
   }
   for (int64_t r = 0; r < n_rows; r++)

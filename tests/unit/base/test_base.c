@@ -1,6 +1,7 @@
 // status, arena, slab, ring, wake, hist: behaviour that other layers rely on.
 #include "base/arena.h"
 #include "base/clock.h"
+#include "base/copy.h"
 #include "base/hist.h"
 #include "base/ring.h"
 #include "base/share.h"
@@ -250,6 +251,43 @@ static void a_seed_moves_a_share(void **state) {
   assert_true(differ > 0);
 }
 
+// Every length around one and two pieces, at distances that a copy takes different ways for.
+static void long_copies_are_whole(void **state) {
+  (void)state;
+  enum { MOST = 2 * PAGE_BYTES + 2 };
+  uint8_t *from = malloc(MOST + 64), *to = malloc(MOST + 64);
+  assert_true(from && to);
+  for (size_t i = 0; i < MOST + 64; i++)
+    from[i] = (uint8_t)(i * 31 + i / 256);
+  const size_t lengths[] = {0, 1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, MOST - 2, MOST};
+  for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++)
+    for (size_t at = 0; at < 33; at += 8) {
+      memset(to, 0xee, MOST + 64);
+      copy_bytes(to + at, from + 1, lengths[l]);
+      assert_memory_equal(to + at, from + 1, lengths[l]);
+      assert_true(to[at + lengths[l]] == 0xee && (at == 0 || to[at - 1] == 0xee));
+    }
+  free(from);
+  free(to);
+}
+
+// Large slabs begin elsewhere in their page than small ones: all of them can be written, to the
+// end.
+static void slabs_are_aligned_and_whole(void **state) {
+  (void)state;
+  struct slab_pool_options options = {.max_slab_bytes = 1 << 20, .keep_bytes = 1 << 20};
+  struct slab_pool *pool;
+  assert_int_equal(slab_pool_open(&options, &pool), STATUS_OK);
+  for (size_t bytes = 4096; bytes <= 1 << 20; bytes *= 2) {
+    struct slab *slab = slab_get(pool, bytes);
+    assert_non_null(slab);
+    assert_int_equal((uintptr_t)slab->data % 64, 0);
+    memset(slab->data, 1, slab->capacity_bytes);
+    slab_put(pool, slab);
+  }
+  slab_pool_close(pool);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(error_message_is_cut_at_a_character),
@@ -257,6 +295,8 @@ int main(void) {
       cmocka_unit_test(arena_refuses_what_does_not_fit),
       cmocka_unit_test(slab_budget_is_a_hard_limit),
       cmocka_unit_test(slabs_that_are_idle_go_back),
+      cmocka_unit_test(slabs_are_aligned_and_whole),
+      cmocka_unit_test(long_copies_are_whole),
       cmocka_unit_test(ring_and_wake_lose_nothing),
       cmocka_unit_test(ring_refuses_when_full),
       cmocka_unit_test(wake_wait_ends_at_its_time),
