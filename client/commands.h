@@ -16,6 +16,7 @@ int command_infer(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_models(int argc, char **argv);
 int command_explain(int argc, char **argv);
+int command_audit(int argc, char **argv);
 
 // Help for --help anywhere in the arguments (true: printed, exit 0).
 bool command_help(const char *usage, const struct option_row *rows, int n_rows, int argc,

@@ -14,6 +14,7 @@ static const struct command {
     {"models", "models: ready or not, signatures, fusion mode", command_models},
     {"explain", "what the planner made of a model: what is fused, why, and what it saves",
      command_explain},
+    {"audit", "memory traffic that a GPU's counters saw, beside what was expected", command_audit},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 

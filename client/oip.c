@@ -231,3 +231,14 @@ enum status oip_explain(struct net *net, const struct oip_explain *ask_for, stru
   *document = (struct slice){(const uint8_t *)text, strlen(text)};
   return STATUS_OK;
 }
+
+enum status oip_audit(struct net *net, const char *model, const char *version,
+                      struct Fusewire__V1__AuditResponse **out, struct error *err) {
+  struct pb_buf message = name_and_version(model ? model : "", version);
+  struct slice reply = {0};
+  const enum status status = ask(net, "/fusewire.v1.Fusewire/Audit", &message, &reply, err);
+  if (status != STATUS_OK) return status;
+  *out = fusewire__v1__audit_response__unpack(NULL, reply.bytes, reply.data);
+  file_free(&reply);
+  return *out ? STATUS_OK : bad_reply("Audit", err);
+}

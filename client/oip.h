@@ -72,5 +72,9 @@ struct oip_explain {
 // fusewire.v1 Explain. The document is malloc'd: free with file_free.
 MUST_USE enum status oip_explain(struct net *net, const struct oip_explain *ask,
                                  struct slice *document, struct error *err);
+// fusewire.v1 Audit; NULL: of all. Free with fusewire__v1__audit_response__free_unpacked.
+struct Fusewire__V1__AuditResponse;
+MUST_USE enum status oip_audit(struct net *net, const char *model, const char *version,
+                               struct Fusewire__V1__AuditResponse **out, struct error *err);
 
 #endif

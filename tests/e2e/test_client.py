@@ -84,7 +84,7 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(self.run_client("status", "block").returncode, 2)
 
     def test_every_command_explains_itself(self):
-        for command in ("bench", "infer", "status", "models", "explain"):
+        for command in ("bench", "infer", "status", "models", "explain", "audit"):
             text = self.run_client(command, "--help").stdout
             for words in (f"usage: fusewire {command} ", "--url ADDRESS", "--token-file FILE", "Exit codes: 0"):
                 self.assertIn(words, text)
