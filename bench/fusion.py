@@ -1,7 +1,8 @@
 """fusion.py EXPERIMENT [--from LINES.jsonl] : fused beside separate, measured beside predicted; table, CSV and SVG.
 
 EXPERIMENT is chain, reductions, epilogue or attention (bench/fusion.h says what each is). Runs the CPU's program, or reads what
-libexec/cuda_bench_fusion of the package printed on a host with a GPU. Writes bench/results/fusion-EXPERIMENT-DEVICE.csv and .svg.
+libexec/cuda_bench_fusion of the package printed on a host with a GPU. What is drawn of a recording that tests/unit/graph/test_recorded.c
+knows (those of bench/results) is what the cost model predicts today, not on the day of the recording. Writes bench/results/fusion-EXPERIMENT-DEVICE.csv and .svg.
 """
 import argparse
 import csv
@@ -9,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "bench"))
@@ -32,6 +34,26 @@ def measure(experiment, seconds):
     if done.returncode:
         raise SystemExit(f"{program}: {done.stderr}")
     return done.stdout
+
+
+def predict_again(path, lines):
+    """Today's predictions in the place of the recording's; False: nobody knows how to predict this recording."""
+    program = f"{ROOT}/build/release/tests/graph_test_recorded"
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"{folder}/predictions"
+        subprocess.run([program], cwd=ROOT, env={**os.environ, "FUSEWIRE_PREDICTIONS": out}, stdout=subprocess.DEVNULL, check=True)
+        with open(out) as file:
+            found = [json.loads(line) for line in file]
+    found = [line for line in found if line.pop("recording") == os.path.basename(path)]
+    predicted = {key_of(line): line for line in found}
+    for line in lines:
+        if found and "experiment" in line:
+            line.update(predicted[key_of(line)])
+    return bool(found)
+
+
+def key_of(line):
+    return line["experiment"], next(int(line[x]) for x in ("cols", "s", "k") if x in line)
 
 
 def rows_of(lines, part, x):
@@ -68,8 +90,9 @@ def turning_point(rows, x, key):
     return str(min(later)) if later else f"above {rows[-1][x]}"
 
 
-def render(experiment, text, out):
+def render(experiment, text, out, path=None):
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    again = path is not None and predict_again(path, lines)
     head = next(line for line in lines if "backend" in line)
     device = head["device"]
     for part, title, x in PARTS[experiment]:
@@ -77,7 +100,8 @@ def render(experiment, text, out):
         if not rows:
             raise SystemExit(f"there is no line of {part}")
         print_table(title, device, rows)
-        print(f"\nrates by which it was predicted: copy {head['copy_gbps']:g} GB/s, cache {head['cache_gbps']:g} GB/s, "
+        print("\npredicted by today's model" if again and head["backend"] == "cuda" else
+              f"\nrates by which it was predicted: copy {head['copy_gbps']:g} GB/s, cache {head['cache_gbps']:g} GB/s, "
               f"element-wise {head['vector_gflops']:g} GFLOP/s, products {head['product_gflops']:g} GFLOP/s")
         if x in ("s", "cols") or part == "epilogue":
             print(f"the gain falls below {TURNS_AT} at {x} = {turning_point(rows, x, 'speed_up')}; "
@@ -91,7 +115,7 @@ def render(experiment, text, out):
             writer.writerow(rows[0])
             writer.writerows([f"{v:.6g}" if isinstance(v, float) else v for v in row.values()] for row in rows)
         with open(path + ".svg", "w") as file:
-            file.write(line_plot(f"{title}: {device}", x_name, "us",
+            file.write(line_plot(title, device, x_name, "us",
                                  [(name, [(row[x], row[key]) for row in rows], dashed) for name, key, dashed in series]))
         print(f"{os.path.relpath(path, ROOT)}.csv, .svg")
 
@@ -108,7 +132,7 @@ def main():
             text = file.read()
     else:
         text = measure(given.experiment, given.seconds)
-    render(given.experiment, text, given.out)
+    render(given.experiment, text, given.out, given.lines)
 
 
 if __name__ == "__main__":

@@ -2,22 +2,22 @@
 import math
 from html import escape
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 64, 170, 40, 52
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 412, 64, 170, 54, 52
 COLOURS = ("#0b6e99", "#b54708", "#3f7d20", "#7a3e9d")
 
 
 def ticks(low, high):
-    """1, 2, 5 a decade, or whole decades when there are many."""
-    steps = (1, 2, 5) if high / low < 300 else (1,)
+    """1, 2, 5 a decade; whole decades when there are many, every unit within less than one."""
+    steps = range(1, 10) if high / low < 8 else (1, 2, 5) if high / low < 300 else (1,)
     found = [m * 10.0 ** e for e in range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1) for m in steps]
     return [t for t in found if low * 0.999 <= t <= high * 1.001]
 
 
 def number(value):
-    return f"{value / 1000:g}k" if value >= 10000 else f"{value:g}"
+    return f"{value / 1000:g}k" if value >= 10000 and value % 1000 == 0 else f"{value:g}"
 
 
-def line_plot(title, x_name, y_name, series):
+def line_plot(title, device, x_name, y_name, series):
     """series: [(name, [(x, y), ...], dashed)]; the two of a pair, measured and predicted, follow each other."""
     points = [p for _, line, _ in series for p in line]
     x_low, x_high = min(p[0] for p in points), max(p[0] for p in points)
@@ -34,7 +34,8 @@ def line_plot(title, x_name, y_name, series):
 
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12">',
            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-           f'<text x="{LEFT}" y="22" font-size="14">{escape(title)}</text>',
+           f'<text x="{LEFT}" y="20" font-size="14">{escape(title)}</text>',
+           f'<text x="{LEFT}" y="38" fill="#555">{escape(device)}</text>',
            f'<text x="{(LEFT + WIDTH - RIGHT) // 2}" y="{HEIGHT - 12}" text-anchor="middle">{escape(x_name)}</text>',
            f'<text transform="translate(16 {(TOP + HEIGHT - BOTTOM) // 2}) rotate(-90)" '
            f'text-anchor="middle">{escape(y_name)}</text>']

@@ -17,10 +17,8 @@ static void hide_version(char *text) {
     }
 }
 
-static void compare_golden(const char *text, const char *name) {
-  char path[128];
+static void compare_file(const char *text, const char *path) {
   static char golden[1 << 18];
-  snprintf(path, sizeof path, "tests/golden/explain_%s", name);
   if (getenv("FUSEWIRE_GOLDEN_WRITE")) write_file(path, text, strlen(text));
   FILE *file = fopen(path, "r");
   if (!file) fail_msg("%s: no golden file", path);
@@ -35,6 +33,12 @@ static void compare_golden(const char *text, const char *name) {
   fail_msg("%s: differs from byte %zu on; now\n%.400s\n", path, at, text + at);
 }
 
+static void compare_golden(const char *text, const char *name) {
+  char path[128];
+  snprintf(path, sizeof path, "tests/golden/explain_%s", name);
+  compare_file(text, path);
+}
+
 static void golden_of(int index, bool gpu, enum explain_format format, const char *name) {
   struct device_caps caps = fixed_caps(gpu);
   struct model *model = load_shipped(index, &caps);
@@ -42,6 +46,30 @@ static void golden_of(int index, bool gpu, enum explain_format format, const cha
   hide_version(text);
   compare_golden(text, name);
   free(text);
+  model_put(model);
+}
+
+// The picture of docs/EXPLAIN.md: BERT-base in bf16 on an H200, by the default rates.
+static void picture_of_the_manual(void **state) {
+  (void)state;
+  static char yaml[1 << 14];
+  char path[] = "/tmp/fusewire-explain-XXXXXX";
+  struct device_caps caps = fixed_caps(true);
+  snprintf(caps.description, sizeof caps.description, "NVIDIA H200");
+  caps.graph_tokens = 4096;
+  caps.plan.rates = device_rates_gpu();
+  FILE *file = fopen("config/models/bert-base.yaml", "r");
+  assert_non_null(file);
+  size_t bytes = fread(yaml, 1, sizeof yaml - 64, file);
+  fclose(file);
+  bytes += (size_t)snprintf(yaml + bytes, 64, "\ncompute: bf16\nbatch: {max_tokens: 16384}\n");
+  close(mkstemp(path));
+  write_file(path, yaml, bytes);
+  struct model *model = load_file(path, &caps);
+  unlink(path);
+  char *svg = explained(model, &caps, EXPLAIN_SVG, 4096, 32);
+  compare_file(svg, "docs/explain-bert-base.svg");
+  free(svg);
   model_put(model);
 }
 
@@ -315,6 +343,7 @@ static void formats_have_names(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(text_of_bert_base),
+      cmocka_unit_test(picture_of_the_manual),
       cmocka_unit_test(text_of_an_attention_block_on_a_gpu),
       cmocka_unit_test(text_of_a_chain_on_a_gpu),
       cmocka_unit_test(text_of_a_model_without_kernels),

@@ -189,7 +189,8 @@ static double gelu_sum(int32_t cols, enum fusion_mode mode) {
 }
 
 // ---- the experiments of bench/fusion.h ----
-static const char *wanted;
+static const char *wanted, *recording;
+static FILE *predictions; // of the experiments, for bench/fusion.py; NULL: nobody wants them
 
 static int32_t shortest; // points of fewer tokens are another comparison's
 
@@ -220,6 +221,11 @@ static void take_experiment(const char *line) {
   }
   snprintf(what[0], sizeof what[0], "%s %s %d fused", wanted, x_name, x);
   snprintf(what[1], sizeof what[1], "%s %s %d separate", wanted, x_name, x);
+  if (predictions)
+    fprintf(predictions,
+            "{\"recording\": \"%s\", \"experiment\": \"%s\", \"%s\": %d, "
+            "\"fused_predicted_us\": %.2f, \"separate_predicted_us\": %.2f}\n",
+            recording, wanted, x_name, x, fused, apart);
   compare(what[0], fused, need(line, "fused_us"));
   compare(what[1], apart, need(line, "separate_us"));
 }
@@ -241,7 +247,8 @@ static void experiments_on_the_gpu(void **state) {
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
     begin("bench/results/fusion-cuda.jsonl: us");
     wanted = parts[i].name, shortest = parts[i].shortest;
-    each_line("fusion-cuda.jsonl", take_experiment);
+    recording = "fusion-cuda.jsonl";
+    each_line(recording, take_experiment);
     end(parts[i].most, parts[i].least);
   }
 }
@@ -291,9 +298,10 @@ static void experiments_on_the_cpu(void **state) {
   for (size_t i = 0; i < 2 * sizeof parts / sizeof *parts; i++) {
     begin(runs[i % 2]);
     wanted = parts[i / 2].name, shortest = 0;
-    each_line(runs[i % 2], take_rates);
+    recording = runs[i % 2];
+    each_line(recording, take_rates);
     assert_false(on_gpu);
-    each_line(runs[i % 2], take_experiment);
+    each_line(recording, take_experiment);
     end(parts[i / 2].most, parts[i / 2].least);
   }
 }
@@ -480,5 +488,9 @@ int main(void) {
       cmocka_unit_test(single_kernels),
       cmocka_unit_test(bytes_by_the_cards_counters),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  const char *path = getenv("FUSEWIRE_PREDICTIONS");
+  if (path && !(predictions = fopen(path, "w"))) return 1;
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  if (predictions) fclose(predictions);
+  return failed;
 }
