@@ -150,7 +150,7 @@ static int32_t positions_tensor(struct builder *b, const struct conf_node *at) {
 static bool is_broken(const struct builder *b, const char *name) {
   for (int i = 0; i < b->n_broken; i++)
     if (strcmp(b->broken[i], name) == 0) return true;
-  return false;
+  return b->n_broken == BUILD_BROKEN;
 }
 
 static void no_such_tensor(struct builder *b, const struct conf_node *at, const char *name) {
@@ -169,7 +169,10 @@ static void no_such_tensor(struct builder *b, const struct conf_node *at, const 
   if (best != NULL)
     conf_fail(b->report, at, "no tensor \"%s\" above; did you mean \"%s\"?", name, best);
   else
-    conf_fail(b->report, at, "no input and no output of an earlier step is called \"%s\"", name);
+    conf_fail(b->report, at, "no input and no output of an earlier step is called \"%s\"%s%s%s",
+              name, b->current >= 0 ? "; the last step above makes \"" : "",
+              b->current >= 0 ? build_tensor(b, b->current)->name : "",
+              b->current >= 0 ? "\"" : "");
 }
 
 int32_t build_find(struct builder *b, const struct conf_node *at, const char *name) {

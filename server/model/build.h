@@ -13,6 +13,7 @@
 #define BUILD_NONE (-1)    // no such tensor
 #define BUILD_UNKNOWN (-2) // could not be made because of an error that was reported
 #define BUILD_SCOPES 4     // nested repeats
+#define BUILD_BROKEN 64    // names that are remembered as broken; with more, none is missed
 
 struct builder {
   struct conf_report *report;
@@ -27,7 +28,7 @@ struct builder {
     const char *as;
     int32_t value;
   } scopes[BUILD_SCOPES];
-  char broken[64][LIMIT_NAME_BYTES]; // names of outputs that are BUILD_UNKNOWN
+  char broken[BUILD_BROKEN][LIMIT_NAME_BYTES]; // names of outputs that are BUILD_UNKNOWN
   int n_broken;
 };
 

@@ -445,6 +445,11 @@ static void read_max_seqlen(struct loader *l, int64_t positions_limit) {
 
 static void load_parts(struct loader *l) {
   int64_t positions_limit;
+  if (l->root->n_items == 0) {
+    conf_fail(l->report, l->root,
+              "the file has no keys; expected \"name\", \"inputs\", \"graph\" and \"outputs\"");
+    return;
+  }
   (void)conf_check_keys(l->report, l->root, KEYS);
   read_identity(l);
   read_modes(l);
@@ -453,7 +458,11 @@ static void load_parts(struct loader *l) {
   read_weights(l);
   int errors = l->report->n_errors;
   read_inputs(l);
-  if (l->report->n_errors != errors) return; // steps would complain about inputs that are there
+  if (l->report->n_errors != errors) { // steps would complain about inputs that are there
+    (void)conf_need(l->report, l->root, "graph");
+    (void)conf_need(l->report, l->root, "outputs");
+    return;
+  }
   read_graph(l);
   read_outputs(l);
   find_index_limits(l, &positions_limit);

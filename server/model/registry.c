@@ -93,11 +93,15 @@ enum status registry_add(struct registry *registry, struct model *model, struct 
   const struct registry_table *old = table_of(registry);
   for (int i = 0; i < old->n; i++) {
     const struct registry_entry *other = &old->entries[i];
-    if (strcmp(other->name, model->name) == 0 && strcmp(other->version, model->version) == 0)
-      return error_set(err, STATUS_ALREADY_EXISTS,
-                       "model \"%s\" version %s comes from %s and from %s", model->name,
-                       model->version, other->model ? other->model->path : "another file",
-                       model->path);
+    if (strcmp(other->name, model->name) != 0 || strcmp(other->version, model->version) != 0)
+      continue;
+    if (other->model && strcmp(other->model->path, model->path) == 0)
+      return error_set(err, STATUS_ALREADY_EXISTS, "model \"%s\" version %s is listed twice: %s",
+                       model->name, model->version, model->path);
+    return error_set(err, STATUS_ALREADY_EXISTS,
+                     "model \"%s\" version %s comes from %s and from %s", model->name,
+                     model->version, other->model ? other->model->path : "another file",
+                     model->path);
   }
   if (old->n == LIMIT_MODELS)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "more than %d models", LIMIT_MODELS);

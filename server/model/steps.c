@@ -296,6 +296,33 @@ static bool counter_is_free(struct builder *b, const struct conf_node *at, const
   return true;
 }
 
+static void mark_broken(struct builder *b, const struct conf_node *step) {
+  const struct conf_node *out = step->kind == CONF_MAP ? conf_find(step, "out") : NULL;
+  const char *text;
+  struct conf_report silent = {0};
+  if (out == NULL || b->n_broken == BUILD_BROKEN) return;
+  if (!conf_text(&silent, out, LIMIT_NAME_BYTES, false, &text)) return;
+  struct conf_report *report = b->report;
+  b->report = &silent;
+  if (build_expand(b, out, text, b->broken[b->n_broken])) b->n_broken++;
+  b->report = report;
+}
+
+// What the rest of a repeat that an error cut short would have made, so that nobody misses it.
+static void mark_rest(struct builder *b, const char *as, int32_t from, int32_t times,
+                      const struct conf_node *body) {
+  int scope = b->n_scopes++, before = -1;
+  b->scopes[scope].as = as;
+  for (int32_t i = from; i < times && b->n_broken != before; i++) {
+    before = b->n_broken;
+    b->scopes[scope].value = i;
+    for (int s = 0; s < body->n_items; s++)
+      if (body->items[s]->kind == CONF_MAP && body->items[s]->n_items == 1)
+        mark_broken(b, body->items[s]->items[0]);
+  }
+  b->n_scopes--;
+}
+
 static int32_t step_repeat(struct builder *b, const struct conf_node *step) {
   const struct conf_node *body = conf_need(b->report, step, "body"),
                          *as_node = conf_find(step, "as"),
@@ -307,20 +334,26 @@ static int32_t step_repeat(struct builder *b, const struct conf_node *step) {
     conf_fail(b->report, step, "repeats nested more than %d deep", BUILD_SCOPES);
     return BUILD_UNKNOWN;
   }
-  if (body == NULL || times_node == NULL || times < 0 || !conf_is_list(b->report, body) ||
+  if (body == NULL || !conf_is_list(b->report, body) ||
       !counter_is_free(b, as_node != NULL ? as_node : step, as))
     return BUILD_UNKNOWN;
+  if (times_node == NULL || times < 0) {
+    mark_rest(b, as, 0, LIMIT_REPEAT, body); // who knows how many
+    return BUILD_UNKNOWN;
+  }
   if (body->n_items == 0) { // nested empty repeats would count to 2^40 for nothing
     conf_fail(b->report, body, "expected at least one step");
     return BUILD_UNKNOWN;
   }
   int errors = b->report->n_errors, s = b->n_scopes++;
   b->scopes[s].as = as;
-  for (int32_t i = 0; i < times && b->report->n_errors == errors; i++) { // an error is told once
+  int32_t i = 0;
+  for (; i < times && b->report->n_errors == errors; i++) { // an error is told once
     b->scopes[s].value = i;
     build_steps(b, body);
   }
   b->n_scopes--;
+  mark_rest(b, as, i, times, body);
   return b->report->n_errors == errors ? b->current : BUILD_UNKNOWN;
 }
 
@@ -400,18 +433,6 @@ static const struct conf_node *step_arguments(struct builder *b, const struct co
   *word = args->key;
   bool empty = args->kind == CONF_SCALAR && !args->quoted && args->text[0] == '\0';
   return empty || conf_is_map(b->report, args) ? args : NULL;
-}
-
-static void mark_broken(struct builder *b, const struct conf_node *step) {
-  const struct conf_node *out = step->kind == CONF_MAP ? conf_find(step, "out") : NULL;
-  const char *text;
-  struct conf_report silent = {0};
-  if (out == NULL || b->n_broken == (int)(sizeof b->broken / sizeof *b->broken)) return;
-  if (!conf_text(&silent, out, LIMIT_NAME_BYTES, false, &text)) return;
-  struct conf_report *report = b->report;
-  b->report = &silent;
-  if (build_expand(b, out, text, b->broken[b->n_broken])) b->n_broken++;
-  b->report = report;
 }
 
 static int32_t run_step(struct builder *b, const struct conf_node *args, const char *word,

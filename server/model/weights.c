@@ -107,8 +107,9 @@ static enum status not_there(const struct weights *weights, const char *name, st
     best = other;
   }
   bool near = best != NULL && best_distance <= 2 + (int)strlen(name) / 4;
-  return error_set(err, STATUS_NOT_FOUND, "weight \"%s\" is not in the weights file%s%.200s%s",
-                   name, near ? "; the nearest is \"" : "", near ? best : "", near ? "\"" : "");
+  return error_set(err, STATUS_NOT_FOUND, "weight \"%s\" is not in the weights file%s%.200s%s%s",
+                   name, near ? "; the nearest is \"" : "", near ? best : "", near ? "\"" : "",
+                   is_tail(name, "bias") ? "; `bias: false` says that there is none" : "");
 }
 
 static bool has_rows(enum weight_form form) {

@@ -313,16 +313,18 @@ static void an_input_may_be_an_output(void **state) {
 
 static void missing_and_unknown_keys_are_told_together(void **state) {
   (void)state;
-  refuses("nam: m\nfusoin: on\n", "1:1: nam: unknown key \"nam\"; did you mean \"name\"?\n"
-                                  "2:1: fusoin: unknown key \"fusoin\"; did you mean \"fusion\"?\n"
-                                  "1:1: key \"name\" is missing\n1:1: key \"inputs\" is missing\n");
+  refuses("nam: m\nfusoin: on\n",
+          "1:1: nam: unknown key \"nam\"; did you mean \"name\"?\n"
+          "2:1: fusoin: unknown key \"fusoin\"; did you mean \"fusion\"?\n"
+          "1:1: key \"name\" is missing\n1:1: key \"inputs\" is missing\n"
+          "1:1: key \"graph\" is missing\n1:1: key \"outputs\" is missing\n");
 }
 
 static void identity_and_modes_are_checked(void **state) {
   (void)state;
   refuses(
       "name: a b\nversion: 1/2\ncompute: fp64\nfusion: maybe\nbatch: {max_tokens: 0, delay: 1}\n"
-      "inputs: []\n",
+      "inputs: []\ngraph: [relu]\noutputs: [y]\n",
       "1:7: name: expected letters, digits, \".\", \"_\" and \"-\", found \"a b\"\n"
       "2:10: version: expected letters, digits, \".\", \"_\" and \"-\", found \"1/2\"\n"
       "3:10: compute: expected one of fp32, fp16, bf16, found fp64; did you mean \"fp32\"?\n"
@@ -383,7 +385,8 @@ static void input_mistakes(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char text[1024];
     // The map begins at line 2, column 1.
-    snprintf(text, sizeof text, "{name: m, inputs: [\n%s]}\n", cases[i].inputs);
+    snprintf(text, sizeof text, "{name: m, graph: [relu], outputs: [y], inputs: [\n%s]}\n",
+             cases[i].inputs);
     refuses(text, cases[i].errors);
   }
 }
@@ -454,7 +457,8 @@ static void output_mistakes(void **state) {
   refuses(OUTPUTS("[hiden]"),
           "4:11: outputs[0]: no tensor \"hiden\" above; did you mean \"hidden\"?\n");
   refuses(OUTPUTS("[zzz]"),
-          "4:11: outputs[0]: no input and no output of an earlier step is called \"zzz\"\n");
+          "4:11: outputs[0]: no input and no output of an earlier step is called \"zzz\"; the "
+          "last step above makes \"hidden\"\n");
   refuses(OUTPUTS("[hidden, {name: h2, from: hidden}]"),
           "4:19: outputs[1]: output \"hidden\" already is this tensor\n");
   refuses(OUTPUTS("[{name: y, from: hidden}, {name: y, from: x}]"),
@@ -544,6 +548,32 @@ static void one_mistake_does_not_hide_the_next_nor_repeat_itself(void **state) {
       "  - add: {in: [h, k], out: y}\n",
       "5:16: graph[0].relu.in: no input and no output of an earlier step is called \"nothing\"\n"
       "7:18: graph[2].gelu.form: expected one of erf, tanh, found erv; did you mean \"erf\"?\n");
+  // What a repeat would have made is not missed behind it, however many times it was meant.
+  refuses_steps("  - repeat: {times: 3, body: [{gelu: {form: erv, out: \"h.{i}\"}}]}\n"
+                "  - relu: {in: h.2, out: y}\n",
+                "5:45: graph[0].repeat.body[0].gelu.form: expected one of erf, tanh, found erv; "
+                "did you mean \"erf\"?\n");
+  refuses_steps("  - repeat: {times: two, body: [{relu: {out: \"h.{i}\"}}]}\n"
+                "  - relu: {in: h.1, out: y}\n",
+                "5:21: graph[0].repeat.times: expected an integer from 1 to 1024, found two\n");
+  refuses_steps("  - repeat: {times: 3, body: [{gelu: {form: erv, out: \"h.{i}\"}}]}\n"
+                "  - relu: {in: h.3, out: y}\n",
+                "5:45: graph[0].repeat.body[0].gelu.form: expected one of erf, tanh, found erv; "
+                "did you mean \"erf\"?\n"
+                "6:16: graph[1].relu.in: no input and no output of an earlier step is called "
+                "\"h.3\"\n");
+}
+
+static void a_file_without_keys_says_what_it_wants(void **state) {
+  (void)state;
+  const char *wanted = "the file has no keys; expected \"name\", \"inputs\", \"graph\" and "
+                       "\"outputs\"\n";
+  char message[200];
+  snprintf(message, sizeof message, "1:1: %s", wanted);
+  refuses("", message);
+  refuses("# nothing yet\n", message);
+  refuses("name: m\n", "1:1: key \"inputs\" is missing\n1:1: key \"graph\" is missing\n"
+                       "1:1: key \"outputs\" is missing\n");
 }
 
 static void ten_thousand_mistakes_take_no_time(void **state) {
@@ -655,6 +685,7 @@ int main(void) {
       cmocka_unit_test(sequence_limits_must_fit),
       cmocka_unit_test(step_mistakes),
       cmocka_unit_test(one_mistake_does_not_hide_the_next_nor_repeat_itself),
+      cmocka_unit_test(a_file_without_keys_says_what_it_wants),
       cmocka_unit_test(ten_thousand_mistakes_take_no_time),
       cmocka_unit_test(heads_must_divide),
       cmocka_unit_test(repeat_mistakes),

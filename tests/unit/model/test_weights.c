@@ -81,6 +81,9 @@ static void missing_and_misshapen_weights_are_named(void **state) {
           "weight \"weight\" is not in the weights file; the nearest is \"layer.weight\"");
   refuses("something.else", WEIGHT_MATRIX, 3, 2,
           "weight \"something.else\" is not in the weights file");
+  refuses("far.from.anything.bias", WEIGHT_VECTOR, 1, 2,
+          "weight \"far.from.anything.bias\" is not in the weights file; `bias: false` says that "
+          "there is none");
   refuses("layer.weight", WEIGHT_MATRIX, 2, 3,
           "weight \"layer.weight\" has the shape [3, 2]; expected [2, 3]");
   refuses("layer.weight", WEIGHT_VECTOR, 1, 2,
