@@ -1,5 +1,7 @@
 #include "args.h"
+#include "conf/yaml.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const char args_help[] =
@@ -60,6 +62,14 @@ struct option {
   const char **value;
 };
 
+enum status args_unknown(const char *word, const char *words, struct error *err) {
+  char name[32], near[32];
+  snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+  const char *best = conf_nearest(name, words, near, sizeof near);
+  return error_set(err, STATUS_INVALID_ARGUMENT, "unknown option %.200s%s%s", word,
+                   best != NULL ? "; the nearest is " : "", best != NULL ? best : "");
+}
+
 // "--name VALUE" or "--name=VALUE". *at moves past a value of its own.
 static enum status take_option(int argc, char **argv, int *at, struct args *out,
                                struct error *err) {
@@ -81,7 +91,10 @@ static enum status take_option(int argc, char **argv, int *at, struct args *out,
       return error_set(err, STATUS_INVALID_ARGUMENT, "option %s needs a value", word);
     return model ? add_model(out, model, err) : STATUS_OK;
   }
-  return error_set(err, STATUS_INVALID_ARGUMENT, "unknown option %s", word);
+  return args_unknown(word,
+                      "--config|--model|--listen|--admin|--check|--quick|--print-config|--version|"
+                      "--help",
+                      err);
 }
 
 enum status args_parse(int argc, char **argv, struct args *out, struct error *err) {

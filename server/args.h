@@ -17,6 +17,8 @@ struct args {
 
 // INVALID_ARGUMENT with a message on anything unknown. Values point into argv.
 MUST_USE enum status args_parse(int argc, char **argv, struct args *out, struct error *err);
+// The error of an option that is none of `words` ("--a|--b"), with the nearest of them.
+MUST_USE enum status args_unknown(const char *word, const char *words, struct error *err);
 extern const char args_help[];
 
 #endif

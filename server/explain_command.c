@@ -1,4 +1,5 @@
 #include "explain_command.h"
+#include "args.h"
 #include "base/log.h"
 #include "explain/explain.h"
 #include "parts.h"
@@ -65,7 +66,8 @@ static enum status take_word(int argc, char **argv, int *at, struct command *out
       return error_set(err, STATUS_INVALID_ARGUMENT, "option %s needs a value", word);
     return STATUS_OK;
   }
-  return error_set(err, STATUS_INVALID_ARGUMENT, "unknown option %s", word);
+  return args_unknown(word, "--tokens|--seqs|--format|--fusion|--device|--config|--output|--help",
+                      err);
 }
 
 static enum status count_of(const char *name, const char *text, int64_t *out, struct error *err) {

@@ -169,6 +169,7 @@ class ExplainTest(unittest.TestCase):
                                 ([self.model, "--tokens", "0"], "--tokens"), ([self.model, "--tokens"], "needs a value"),
                                 ([self.model, "--device", "tpu"], "tpu"), ([self.model, "--fusion", "off"], "--fusion"),
                                 ([self.model, self.model], "one model"), ([self.model, "--nonsense"], "--nonsense"),
+                                ([self.model, "--tokns=4"], "--tokns=4; the nearest is --tokens"),
                                 ([self.model, "--seqs", "99999"], "sequences"),
                                 (["nobody", "--config", self.settings], "nobody")):
             done = self.file(*arguments)
