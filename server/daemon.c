@@ -397,6 +397,9 @@ static enum exit_code run(struct daemon *daemon, const sigset_t *signals) {
   notify_stopping();
   api_drain(&daemon->api);
   bool lost = device_lost(daemon);
+  if (asked && daemon->conf->drain_delay_ms > 0)
+    log_info("stopping", "health says NOT_SERVING; calls are served on for %lld ms",
+             (long long)daemon->conf->drain_delay_ms);
   bool patient = asked && drain_delay(daemon->conf->drain_delay_ms, signals);
   log_info("draining", "%d connections open", (int)net_connections(daemon->net));
   struct drain drain = {.net = daemon->net,
