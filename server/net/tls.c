@@ -109,8 +109,10 @@ static enum status failed(struct error *err, const char *key, const char *path) 
   ERR_error_string_n(code, reason, sizeof reason);
   const char *text = ERR_SYSTEM_ERROR(code) ? strerror(ERR_GET_REASON(code)) : NULL;
   if (!text) text = ERR_reason_error_string(code);
+  bool pem = ERR_GET_LIB(code) == ERR_LIB_PEM && ERR_GET_REASON(code) == PEM_R_NO_START_LINE;
   ERR_clear_error();
-  return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %s: %s", key, path, text ? text : reason);
+  return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %s: %s%s", key, path, text ? text : reason,
+                   pem ? ": not a PEM file" : "");
 }
 
 // What is under a passphrase is refused: OpenSSL would ask for it on the terminal, and wait, at a
