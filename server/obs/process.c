@@ -64,9 +64,10 @@ void process_families(struct expo *expo) {
   struct rlimit files = {0};
   getrlimit(RLIMIT_NOFILE, &files);
   single(expo, "process_cpu_seconds_total", "counter", "User and system time used.", cpu);
-  single(expo, "process_resident_memory_bytes", "gauge", "Resident memory.", resident_bytes());
+  double resident = resident_bytes(), most = 1024.0 * (double)usage.ru_maxrss;
+  single(expo, "process_resident_memory_bytes", "gauge", "Resident memory.", resident);
   single(expo, "process_resident_memory_max_bytes", "gauge", "Largest resident memory so far.",
-         1024.0 * (double)usage.ru_maxrss);
+         most > resident ? most : resident); // the kernel's own maximum lags behind
   single(expo, "process_open_fds", "gauge", "Open file descriptors.", process_open_fds());
   single(expo, "process_max_fds", "gauge", "Limit of open file descriptors.",
          (double)files.rlim_cur);

@@ -65,6 +65,8 @@ static void every_series_is_there_from_the_start(void **state) {
   assert_true(value_of("fusewire_calls_finished_total{code=\"OK\"}") == 0);
   assert_true(value_of("fusewire_seven{device=\"cpu\"}") == 7);
   assert_true(value_of("process_resident_memory_bytes") > 100000);
+  assert_true(value_of("process_resident_memory_max_bytes") >=
+              value_of("process_resident_memory_bytes"));
   assert_true(value_of("process_open_fds") >= 3);
   assert_true(value_of("process_threads") >= 1);
   assert_true(value_of("process_start_time_seconds") > 1.6e9);
