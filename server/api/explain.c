@@ -26,8 +26,14 @@ static enum status read_request(struct slice message, struct wire_names *names,
   out->seqs = request->sequences;
   int format = (int)request->format;
   bool known = explain_fusion_find(request->fusion, &out->fusion);
+  if (!known)
+    status =
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "fusion: found \"%.100s\", expected \"on\" or \"auto\" (each is held against "
+                  "\"off\")",
+                  request->fusion);
   fusewire__v1__explain_request__free_unpacked(request, NULL);
-  if (!known) return error_set(err, STATUS_INVALID_ARGUMENT, "fusion: expected \"on\" or \"auto\"");
+  if (!known) return status;
   if (format < 0 || format >= EXPLAIN_FORMATS)
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "format: found %d, expected 0 (text), 1 (JSON) or 2 (SVG)", format);

@@ -75,7 +75,8 @@ static enum status check_fusion(const struct model *model, const struct wire_inf
     request->fusion = model->fusion_default;
     return error_set(
         err, STATUS_INVALID_ARGUMENT,
-        "parameter \"fusion\": found \"%s\", but model \"%s\" is loaded with fusion \"%s\" only",
+        "parameter \"fusion\": found \"%s\", but model \"%s\" is loaded with fusion \"%s\" only; "
+        "for all of them its file needs fusion: ab",
         fusion_name((enum fusion_mode)found), model->name, fusion_name(model->fusion_default));
   }
   return STATUS_OK;

@@ -449,7 +449,8 @@ static void fusion_must_be_one_of_ours(void **state) {
   spec = good;
   spec.fusion = "off";
   model->fusion_available[FUSION_OFF] = false;
-  refused(&spec, STATUS_INVALID_ARGUMENT, "loaded with fusion \"on\" only");
+  refused(&spec, STATUS_INVALID_ARGUMENT,
+          "loaded with fusion \"on\" only; for all of them its file needs fusion: ab");
 }
 
 static void auto_runs_as_what_it_comes_out_as(void **state) {
