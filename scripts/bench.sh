@@ -75,7 +75,7 @@ build_grpc_peer() {
 bench_soak() {
   need_packages "${PACKAGES_BUILD[@]}"
   need_python
-  build_preset release fusewired
+  build_preset release fusewired fault_leak
   "$FW_PYTHON" "$FW_ROOT/tests/harness/soak.py" "$@"
 }
 

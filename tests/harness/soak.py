@@ -1,7 +1,8 @@
-"""soak.py [--seconds N] [--out FILE]: mixed abuse beside honest load against the real daemon (./dev bench soak).
+"""soak.py [--seconds N] [--leak BYTES] [--out FILE]: mixed abuse beside honest load against the real daemon (./dev bench soak).
 
 Checked: honest clients get every answer; the law accepted = ok + failed + cancelled + in flight, and that the clients' count,
 ModelStatistics and /metrics agree; calls begun = calls ended; memory, files and connections are where they were; RSS is flat.
+--leak: every connection loses so many bytes (tests/fault/leak.c), which must be found.
 """
 import argparse
 import os
@@ -24,15 +25,23 @@ from . import abusers, h2_frames as h2
 from . import protobuf_bytes as pb
 from .authority import Authority
 from .clock import scaled
-from .daemon import Daemon, all_closed, sanitized
+from .daemon import Daemon, all_closed, daemon_path, sanitized
 from .run import ROOT
 
 MODELS = ("honest", "stream", "wrong", "deadline", "cancel", "victim", "churn", "echo")
-WARM_SHARE = 0.25  # of the time: caches, arenas and the allocator find their size
-# After that. Pools of messages and of small blocks keep what their busiest moment needed, and a busier one comes ever more
-# seldom; a leak of 100 bytes a call would be 30 MiB a minute, of 10 KiB a connection 60.
-SLOPE_MIB_A_MINUTE = 1.0
-MIB = 1 << 20
+# RSS under load goes up and down by a dozen MiB with what is in flight. What may not grow is what it falls to: every tenth of the
+# time all clients rest, the pools give back what nobody wants any more (base/slab.h: ten seconds), and what is left is compared.
+REST_SECONDS = 14
+RESTS = range(1, 11)
+REST_FROM_SECONDS, BOUND_FROM_SECONDS = 240, 600
+# A leak of 64 bytes a connection (80 with malloc's own) would be 450 KiB and more a minute for 6,000 connections, 4 MiB in the
+# eight minutes from the second rest to the last; 4 KiB a reload, with 100 a minute, nearly as much. Without a leak two rests
+# differ by half a MiB (standard deviation), since each heap's end may keep up to 2 MiB (HEAP_END_BYTES in server/daemon.c): the
+# line through the six of the last half is uncertain by 120 KiB a minute, and the difference of two by 700 KiB.
+SLOPE_KIB_A_MINUTE = 350
+GROWTH_KIB = 2048
+KIB, MIB = 1 << 10, 1 << 20
+LEAK = os.path.join(os.path.dirname(os.path.dirname(daemon_path())), "tests", "fault", "libfault_leak.so")
 
 
 class Tally:
@@ -51,8 +60,9 @@ class Tally:
 
 
 class World:
-    def __init__(self, folder):
+    def __init__(self, folder, leak=0):
         self.folder, self.tally, self.over = folder, Tally(), threading.Event()
+        self.leak, self.at_work, self.resting = leak, Counter(), threading.Event()
         self.latencies, self.problems, self.bouts = [], [], Counter()
         authority = Authority(folder)
         self.certificate = os.path.join(folder, "ca.pem")
@@ -87,10 +97,12 @@ class World:
         return path
 
     def start(self):
+        environment = {**os.environ, "LD_PRELOAD": LEAK, "FUSEWIRE_LEAK_BYTES": str(self.leak)} if self.leak else None
         self.daemon = Daemon([os.path.join(self.folder, f"{name}.yaml") for name in MODELS], {
             "server": {"unix": self.unix, "model_control": True, "loops": 2},
             "tls": {"certificate": f"{self.folder}/current.pem", "key": f"{self.folder}/current.key"},
-            "limits": {"handshake_timeout": 2000, "request_timeout": 5000, "idle_timeout": 60000}}).start()
+            "limits": {"handshake_timeout": 2000, "request_timeout": 5000, "idle_timeout": 60000}},
+            environment=environment).start()
         with grpc.insecure_channel(f"unix:{self.unix}") as channel:
             reply = channel.unary_unary(abusers.INFER)(abusers.request("honest"), timeout=60)
             self.tally.sent("honest")
@@ -121,16 +133,40 @@ class World:
     def act(self, actor, seed, pause):
         rng = random.Random(seed)
         while not self.over.is_set():
+            self.at_work[seed] = 1  # before the look at `resting`, as rest() sets that before it looks here
+            if self.resting.is_set():
+                self.at_work[seed] = 0
+                self.over.wait(0.1)
+                continue
             try:
                 actor(self, rng)
             except Exception:  # a client that could not do what it was to do
                 self.problem(f"{actor.__name__}: {traceback.format_exc(limit=-3)}")
             self.bouts[actor.__name__] += 1
+            self.at_work[seed] = 0
             self.over.wait(pause)
 
     # ---- what it costs -----------------------------------------------------------------------------------------------------
     def sample(self):
         return self.daemon.proc("VmRSS") * 1024, len(os.listdir(f"/proc/{self.daemon.process.pid}/fd"))
+
+    def rest(self):
+        """RSS where nobody wants anything and the same models are loaded as at the start."""
+        self.resting.set()
+        end = time.monotonic() + 150
+        while busy := [actor for actor, at_work in list(self.at_work.items()) if at_work]:
+            if time.monotonic() > end:
+                self.problem(f"do not rest: {busy}")
+                break
+            time.sleep(0.05)
+        self.settle()
+        time.sleep(REST_SECONDS - 2)
+        with grpc.insecure_channel(f"unix:{self.unix}") as channel:  # and with it whatever is free goes back
+            channel.unary_unary(f"{abusers.SERVICE}RepositoryModelLoad")(pb.chunk(2, "churn"), timeout=120)
+        time.sleep(2)
+        rss = self.sample()[0]
+        self.resting.clear()
+        return rss
 
     def settle(self):
         """The metrics when every connection is closed and nothing is in flight."""
@@ -199,33 +235,41 @@ def check_law(world, metrics, say):
         world.problem("calls begun are not calls ended")
 
 
-def slope_a_minute(samples):
-    """Least squares over (seconds, bytes), in MiB a minute."""
-    n, mean_t, mean_b = len(samples), 0.0, 0.0
-    mean_t, mean_b = sum(t for t, _ in samples) / n, sum(b for _, b in samples) / n
-    spread = sum((t - mean_t) ** 2 for t, _ in samples)
-    return sum((t - mean_t) * (b - mean_b) for t, b in samples) / (spread or 1) * 60 / MIB
+def slope_a_minute(points):
+    """Least squares over (seconds, bytes), in bytes a minute."""
+    n = len(points)
+    mean_t, mean_b = sum(t for t, _ in points) / n, sum(b for _, b in points) / n
+    spread = sum((t - mean_t) ** 2 for t, _ in points)
+    return sum((t - mean_t) * (b - mean_b) for t, b in points) / (spread or 1) * 60
 
 
-def check_memory(world, samples, seconds, say):
-    """RSS comes and goes by a dozen MiB with the models that are loaded beside others; what may not grow is its floor."""
+def check_memory(world, samples, rests, seconds, say):
+    """`rests`: (seconds of abuse, RSS, connections so far)."""
     parts = [sorted(rss / MIB for t, rss, _ in samples if seconds * i <= t * 20 < seconds * (i + 1)) for i in range(20)]
-    floors = [(seconds * (i + 0.5) / 20, part[len(part) // 10] * MIB) for i, part in enumerate(parts) if part]
-    warm = [(t, floor) for t, floor in floors if t >= seconds * WARM_SHARE]
-    slope = slope_a_minute(warm)
-    say("RSS by twentieths of the time in MiB, its floor (one tenth of the samples is lower): " + " ".join(
-        f"{floor / MIB:.1f}" for _, floor in floors))
-    highest = max(rss for _, rss, _ in samples) / MIB
-    say(f"RSS {samples[0][1] / MIB:.1f} MiB before, highest {highest:.1f}; after {WARM_SHARE:.0%} of the time its floor goes by "
-        f"{slope:+.3f} MiB a minute")
-    if seconds >= 300 and not sanitized() and slope > SLOPE_MIB_A_MINUTE:
-        world.problem(f"RSS is not flat: at most {SLOPE_MIB_A_MINUTE} MiB a minute")
+    say("RSS under load by twentieths of the time in MiB, its floor (one tenth of the samples is lower): " + " ".join(
+        f"{part[len(part) // 10]:.1f}" for part in parts if part))
+    say(f"RSS {samples[0][1] / MIB:.1f} MiB before, highest {max(rss for _, rss, _ in samples) / MIB:.1f}")
+    if not rests:
+        return
+    say("RSS at rest by tenths of the time in MiB: " + " ".join(f"{rss / MIB:.2f}" for _, rss, _ in rests))
+    half = [(t, rss, connections) for t, rss, connections in rests if t >= seconds * 0.49]
+    slope = slope_a_minute([(t, rss) for t, rss, _ in half]) / KIB
+    growth = (rests[-1][1] - rests[1][1]) / KIB
+    accepted = half[-1][2] - half[0][2]
+    say(f"at rest, over the last half of the time: {slope:+.0f} KiB a minute, {(half[-1][1] - half[0][1]) / accepted:+.1f} bytes "
+        f"for each of {accepted:.0f} connections; {growth:+.0f} KiB since the second rest")
+    if seconds < BOUND_FROM_SECONDS:
+        return
+    if slope > SLOPE_KIB_A_MINUTE:
+        world.problem(f"RSS is not flat: at most {SLOPE_KIB_A_MINUTE} KiB a minute")
+    if growth > GROWTH_KIB:
+        world.problem(f"RSS has grown: at most {GROWTH_KIB} KiB")
 
 
-def run(seconds, say=print, seed=1):
+def run(seconds, say=print, seed=1, leak=0):
     """Problems found, as texts."""
     with tempfile.TemporaryDirectory() as folder:
-        world = World(folder)
+        world = World(folder, leak)
         world.start()
         try:
             soak(world, seconds, say, seed)
@@ -239,14 +283,22 @@ def soak(world, seconds, say, seed):
     for path in (world.unix, world.daemon.grpc_port) * 4:  # libuv opens a file of its own with a loop's first connection
         h2.Connection(path, preface=False).close()
     world.settle()
-    before, began, samples = world.sample(), time.monotonic(), []
+    before, samples, rests = world.sample(), [], []
     samples.append((0.0, *before))
     threads = [threading.Thread(target=world.act, args=(actor, f"{seed}/{actor.__name__}/{i}", pause), daemon=True)
                for actor, count, pause in abusers.ACTORS for i in range(count)]
     for thread in threads:
         thread.start()
-    while (now := time.monotonic() - began) < seconds and world.daemon.alive():
+    began, due = time.monotonic(), []
+    if seconds >= REST_FROM_SECONDS and not sanitized():
+        due = [seconds * i / 10 for i in RESTS]
+    while ((now := time.monotonic() - began) < seconds or due) and world.daemon.alive():
         samples.append((now, *world.sample()))
+        if due and now >= due[0]:
+            due.pop(0)
+            rss, start = world.rest(), began + now
+            rests.append((now, rss, world.daemon.metrics()["fusewire_connections_accepted_total"]))
+            began += time.monotonic() - start  # rests are no abuse
         time.sleep(min(0.5, seconds / 40))
     world.over.set()
     for thread in threads:
@@ -262,7 +314,7 @@ def soak(world, seconds, say, seed):
         after = world.sample()
     say(f"{seconds} s, {metrics['fusewire_connections_accepted_total']:.0f} connections, bouts: {dict(world.bouts)}")
     check_law(world, metrics, say)
-    check_memory(world, samples, seconds, say)
+    check_memory(world, samples, rests, seconds, say)
     say(f"files open: {before[1]} before, at most {max(fds for _, _, fds in samples)}, {after[1]} after")
     if after[1] > before[1]:
         world.problem("files stay open")
@@ -275,6 +327,7 @@ def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--seconds", type=float, default=600)
     arguments.add_argument("--seed", type=int, default=int(time.time()))
+    arguments.add_argument("--leak", type=int, default=0, help="bytes lost with every connection: must be found")
     arguments.add_argument("--out", default="", help="also write there what was found")
     given = arguments.parse_args()
     lines = []
@@ -284,9 +337,10 @@ def main():
         print(text, flush=True)
 
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    say(f"./dev bench soak --seconds {given.seconds:.0f} --seed {given.seed}, {time.strftime('%F %R', time.gmtime())}, {commit}, "
+    leak = f" --leak {given.leak}" if given.leak else ""
+    say(f"./dev bench soak --seconds {given.seconds:.0f} --seed {given.seed}{leak}, {time.strftime('%F %R', time.gmtime())}, {commit}, "
         f"{os.cpu_count()} cores")
-    problems = run(given.seconds, say, given.seed)
+    problems = run(given.seconds, say, given.seed, given.leak)
     for problem in problems:
         say(f"PROBLEM: {problem}")
     say("FAILED" if problems else "nothing wrong")
