@@ -338,7 +338,8 @@ def main():
 
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     leak = f" --leak {given.leak}" if given.leak else ""
-    say(f"./dev bench soak --seconds {given.seconds:.0f} --seed {given.seed}{leak}, {time.strftime('%F %R', time.gmtime())}, {commit}, "
+    say(f"./dev bench soak --seconds {given.seconds:.0f} --seed {given.seed}{leak}, "
+        f"{time.strftime('%F %R', time.gmtime())}, {commit}, "
         f"{os.cpu_count()} cores")
     problems = run(given.seconds, say, given.seed, given.leak)
     for problem in problems:
