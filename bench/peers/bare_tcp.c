@@ -55,8 +55,8 @@ static struct sockaddr_in loopback(int port) {
                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
-static int want(int poll, int fd, bool write, int before) {
-  struct epoll_event event = {.events = EPOLLIN | (write ? EPOLLOUT : 0)};
+static int want(int poll, int fd, bool read, bool write, int before) {
+  struct epoll_event event = {.events = (read ? EPOLLIN : 0) | (write ? EPOLLOUT : 0)};
   if ((int)event.events == before) return before;
   if (epoll_ctl(poll, before ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) != 0) die("epoll_ctl");
   return (int)event.events;
@@ -104,18 +104,19 @@ static bool give(struct echo *echo) {
 }
 
 static void serve_one(struct echo *echo) {
-  int poll = epoll_create1(0), events = want(poll, echo->fd, false, 0);
+  int poll = epoll_create1(0), events = want(poll, echo->fd, true, false, 0);
   echo->filled = echo->sent = 0;
   for (;;) {
     struct epoll_event event;
     if (epoll_wait(poll, &event, 1, -1) < 0) die("epoll_wait");
-    bool room = echo->filled - echo->sent + READ_BYTES <= echo->bytes * echo->slots;
-    if ((event.events & ~(unsigned)EPOLLOUT) && room) {
+    if (event.events & ~(unsigned)EPOLLOUT) {
       ssize_t n = read(echo->fd, echo->buffer, READ_BYTES);
       if (n == 0 || (n < 0 && errno != EAGAIN)) break;
       if (n > 0) take(echo, echo->buffer, (size_t)n);
     }
-    events = want(poll, echo->fd, !give(echo), events);
+    bool full = !give(echo);
+    bool room = echo->filled - echo->sent + READ_BYTES <= echo->bytes * echo->slots;
+    events = want(poll, echo->fd, room, full, events);
   }
   close(poll);
 }
@@ -201,7 +202,7 @@ static void load(int port, size_t bytes, size_t flying, uint64_t calls, const ch
   int poll = epoll_create1(0), events = 0;
   int64_t begun_ns = now_ns();
   while (load.received < calls * bytes) {
-    events = want(poll, load.fd, !push(&load), events);
+    events = want(poll, load.fd, true, !push(&load), events);
     struct epoll_event event;
     if (epoll_wait(poll, &event, 1, -1) < 0) die("epoll_wait");
     pull(&load);
@@ -212,7 +213,7 @@ static void load(int port, size_t bytes, size_t flying, uint64_t calls, const ch
 
 int main(int argc, char **argv) {
   size_t bytes = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
-  if (argc == 4 && strcmp(argv[1], "serve") == 0 && bytes > 0 && bytes <= 16 << 20)
+  if (argc == 4 && strcmp(argv[1], "serve") == 0 && bytes > 0 && bytes <= 4 << 20)
     serve((int)strtol(argv[2], NULL, 10), bytes);
   size_t flying = argc > 5 ? strtoull(argv[4], NULL, 10) : 0;
   if (argc > 5 && strcmp(argv[1], "load") == 0 && bytes > 0 && flying > 0 && flying <= MAX_FLYING) {
