@@ -11,10 +11,16 @@ cmd_fuzz() {
   build_preset fuzz fuzz_targets
   local names=("$@")
   [ ${#names[@]} -gt 0 ] || mapfile -t names < <(fuzz_names)
-  local name failed=0
-  for name in "${names[@]}"; do
-    fuzz_one "$name" "$limit" || failed=1
+  local name failed=0 running=0
+  for name in "${names[@]}"; do # as many at once as there are cores
+    if [ "$running" -ge "$FW_JOBS" ]; then
+      wait -n || failed=1
+      running=$((running - 1))
+    fi
+    fuzz_one "$name" "$limit" &
+    running=$((running + 1))
   done
+  for (( ; running > 0; running--)); do wait -n || failed=1; done
   fuzz_canary || failed=1
   [ "$failed" = 0 ] || die "fuzzing found something (or the canary was not found)"
   say "fuzzing: nothing found in ${#names[@]} targets, $words each; the canary was found"
@@ -39,7 +45,8 @@ fuzz_one() {
   long=$((short ? all / 10 : all))
   : >"$log"
   [ -z "$short" ] || fuzz_session "$name" "$kind=$((all - long))" "-max_len=$short" || code=$?
-  if [ "$code" = 0 ]; then fuzz_session "$name" "$kind=$long" ${short:+-max_len=4096} || code=$?; fi
+  # 0 of anything is no limit to libFuzzer.
+  if [ "$code" = 0 ] && [ "$long" -gt 0 ]; then fuzz_session "$name" "$kind=$long" ${short:+-max_len=4096} || code=$?; fi
   local runs seconds=$((SECONDS - began))
   runs=$(awk '/number_of_executed_units/ {sum += $2} END {print sum + 0}' "$log")
   [ "$code" = 0 ] || { tail -n 30 "$log" >&2; note "$name: FAILED, see .cache/fuzz/"; }

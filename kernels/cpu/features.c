@@ -6,7 +6,8 @@
 #include <unistd.h>
 
 extern const struct cpu_ops cpu_ops_portable;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(SIMD_PORTABLE_ONLY)
+#define X86_SETS 1
 #include <cpuid.h>
 extern const struct cpu_ops cpu_ops_avx2, cpu_ops_avx512, cpu_ops_avx512_bf16;
 
@@ -63,7 +64,7 @@ void cpu_detect(struct cpu_features *out) {
   out->isa = CPU_PORTABLE;
   static const char unknown[] = "unknown processor";
   memcpy(out->brand, unknown, sizeof unknown);
-#if defined(__x86_64__)
+#if defined(X86_SETS)
   detect_x86(out);
 #endif
   out->l1d_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
@@ -77,7 +78,7 @@ const char *cpu_isa_name(enum cpu_isa isa) {
 
 const struct cpu_ops *cpu_ops_for(enum cpu_isa isa) {
   if (isa == CPU_PORTABLE) return &cpu_ops_portable;
-#if defined(__x86_64__)
+#if defined(X86_SETS)
   struct cpu_features features;
   cpu_detect(&features);
   if (isa == CPU_AVX2 && features.isa >= CPU_AVX2) return &cpu_ops_avx2;
