@@ -83,6 +83,10 @@ struct row_args {
 };
 struct row_kernel {
   const struct row_program *prog; // borrowed
+  // Set after the load where what the program pools is made by another one (row_ir_build_before),
+  // whose inputs are the kernel's from `before_in` on; borrowed. What is pooled has no address.
+  const struct row_program *before;
+  uint8_t before_in;
   void *library;
   void *kernels[ROW_VARIANTS]; // NULL: this program has no such variant
   struct row_tile tiles[ROW_VARIANTS];

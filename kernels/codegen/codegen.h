@@ -57,11 +57,20 @@ struct row_ir {
   bool exact;        // some output is fp32: activations in full precision
   bool pools;
   bool clusters; // set by the caller after the build: the device has clusters of blocks (sm_90)
+  // What input `made` pools is made inside the kernel, by this program of token rows; NULL: nothing
+  // is. Of such a program: place of its inputs among the kernel's.
+  const struct row_ir *before;
+  uint8_t made, first_input;
   struct ir_op op[ROW_IR_MAX];
 };
 // False: the program is malformed, or uses something the generator does not have (64-bit arithmetic
 // inputs).
 bool row_ir_build(const struct row_program *prog, struct row_ir *out);
+// Work before a pooling: after `ir` was built, what its input `made` pools comes from `before`,
+// whose one output is in fp32 and whose inputs and index operands are the kernel's from
+// `first_input` on. `before_ir` stays the caller's, as long as `ir` is used. False as above.
+bool row_ir_build_before(const struct row_program *before, uint8_t first_input, uint8_t made,
+                         struct row_ir *before_ir, struct row_ir *ir);
 
 // ---- how a row is spread over threads ----------------------------------------------------------
 enum row_style {
@@ -81,6 +90,9 @@ struct row_tile {
   int32_t cluster; // blocks that share a row (ROW_GROUP); 0 and 1: one
   int32_t slices;  // pools: parts of a sequence that a block folds at once; 0: a thread folds all
   int32_t blocks_per_sm; // launch bound; 0: none
+  // Work before a pooling: threads that hold a token's row, vectors of it that each has, and blocks
+  // that share a sequence's tokens (a cluster). The groups of all of them take turns at the tokens.
+  int32_t before_group, before_depth, before_blocks;
 };
 #define ROW_VARIANTS 3
 extern const char *const

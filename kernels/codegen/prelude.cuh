@@ -26,22 +26,61 @@ struct fw_bf16 {
   unsigned short bits;
 };
 
-static __device__ __forceinline__ float fw_widen(fw_bf16 x) {
-  return __uint_as_float((unsigned)x.bits << 16);
-}
+// ---- what has no name in C++, as PTX (a test that runs kernels on a CPU brings its own) ----
+#ifndef FW_EMULATED
 static __device__ __forceinline__ float fw_widen(fw_f16 x) {
   float y;
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
   return y;
-}
-static __device__ __forceinline__ float fw_widen(float x) {
-  return x;
 }
 static __device__ __forceinline__ void fw_narrow(float x, fw_bf16 *y) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y->bits) : "f"(x));
 }
 static __device__ __forceinline__ void fw_narrow(float x, fw_f16 *y) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y->bits) : "f"(x));
+}
+static __device__ __forceinline__ unsigned fw_narrow2(float lo, float hi, fw_bf16 *) {
+  unsigned w;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
+  return w;
+}
+static __device__ __forceinline__ unsigned fw_narrow2(float lo, float hi, fw_f16 *) {
+  unsigned w;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
+  return w;
+}
+// Shared memory of the cluster's block `rank`: where `at` is in this one.
+static __device__ __forceinline__ unsigned fw_cluster_at(const float *at, int rank) {
+  unsigned here, there;
+  asm("{\n.reg .u64 a;\ncvta.to.shared.u64 a, %1;\ncvt.u32.u64 %0, a;\n}" : "=r"(here) : "l"(at));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+  return there;
+}
+static __device__ __forceinline__ void fw_cluster_write(float *at, int rank, float x) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(fw_cluster_at(at, rank)), "f"(x)
+               : "memory");
+}
+static __device__ __forceinline__ float fw_cluster_read(const float *at, int rank) {
+  float x;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];"
+               : "=f"(x)
+               : "r"(fw_cluster_at(at, rank))
+               : "memory");
+  return x;
+}
+static __device__ __forceinline__ void fw_cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void fw_cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+#endif
+
+static __device__ __forceinline__ float fw_widen(fw_bf16 x) {
+  return __uint_as_float((unsigned)x.bits << 16);
+}
+static __device__ __forceinline__ float fw_widen(float x) {
+  return x;
 }
 static __device__ __forceinline__ void fw_narrow(float x, float *y) {
   *y = x;
@@ -93,16 +132,6 @@ template <class T, int V> struct fw_memory {
   }
 };
 
-static __device__ __forceinline__ unsigned fw_narrow2(float lo, float hi, fw_bf16 *) {
-  unsigned w;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
-  return w;
-}
-static __device__ __forceinline__ unsigned fw_narrow2(float lo, float hi, fw_f16 *) {
-  unsigned w;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
-  return w;
-}
 template <class T, int V> struct fw_writer {
   static __device__ __forceinline__ void store(void *base, long long at, const float *x) {
     if constexpr (V == 1) {
@@ -184,25 +213,12 @@ static __device__ __forceinline__ void fw_row_reduce(float (&x)[ROWS], float *bu
 // shared memory, the same in every block: each block leaves its sums in all of them. The caller
 // alternates between two. Before the first, all blocks must have begun: arrive at the kernel's
 // start, wait here.
-static __device__ __forceinline__ void fw_cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-static __device__ __forceinline__ void fw_cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 template <int BLOCKS, int N, class OP>
 static __device__ __forceinline__ void fw_cluster_reduce(float (&x)[N], float *slots) {
   if (threadIdx.x < BLOCKS) {
-    unsigned at, to;
-    asm("{\n.reg .u64 a;\ncvta.to.shared.u64 a, %1;\ncvt.u32.u64 %0, a;\n}"
-        : "=r"(at)
-        : "l"(slots));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(at), "r"(threadIdx.x));
 #pragma unroll
     for (int q = 0; q < N; q++)
-      asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to + 4 * (blockIdx.x % BLOCKS * N + q)),
-                   "f"(x[q])
-                   : "memory");
+      fw_cluster_write(slots + blockIdx.x % BLOCKS * N + q, threadIdx.x, x[q]);
   }
   fw_cluster_arrive();
   fw_cluster_wait();
@@ -254,5 +270,37 @@ static __device__ __forceinline__ void fw_pool(float *out, float *parts, const v
       x = fw_fold<KIND>(x, parts[s * VECTORS * V + c]);
     out[c] = KIND == FW_POOL_MEAN && first < end ? x / (float)(end - first) : x;
   }
+  __syncthreads();
+}
+
+// What groups of a block have folded for themselves (`parts`, GROUPS of them; `made` itself where
+// there is one) becomes `made` in the first block of the cluster: by group, then by block, in order.
+// `rows` is how many there were. Ends with a barrier; other blocks may leave then.
+template <int KIND, int COLS, int GROUPS, int BLOCKS, int THREADS>
+static __device__ __forceinline__ void fw_made(float *made, const float *parts, int rows) {
+  __syncthreads();
+  if constexpr (GROUPS > 1)
+    for (int c = threadIdx.x; c < COLS; c += THREADS) {
+      float x = parts[c];
+      for (int g = 1; g < GROUPS; g++)
+        x = fw_fold<KIND>(x, parts[g * COLS + c]);
+      made[c] = x;
+    }
+  if constexpr (BLOCKS > 1) {
+    fw_cluster_arrive(); // all blocks' are there
+    fw_cluster_wait();
+    if (blockIdx.x % BLOCKS == 0)
+      for (int c = threadIdx.x; c < COLS; c += THREADS) {
+        float x = made[c];
+        for (int b = 1; b < BLOCKS; b++)
+          x = fw_fold<KIND>(x, fw_cluster_read(made + c, b));
+        made[c] = x;
+      }
+    fw_cluster_arrive(); // and have been read
+    fw_cluster_wait();
+  }
+  if (KIND == FW_POOL_MEAN && rows > 0)
+    for (int c = threadIdx.x; c < COLS; c += THREADS)
+      made[c] /= (float)rows;
   __syncthreads();
 }

@@ -173,3 +173,25 @@ bool row_ir_build(const struct row_program *prog, struct row_ir *out) {
   if (b.ok) split_segments(out);
   return b.ok;
 }
+
+bool row_ir_build_before(const struct row_program *before, uint8_t first_input, uint8_t made,
+                         struct row_ir *before_ir, struct row_ir *ir) {
+  const struct row_program *prog = ir->prog;
+  if (made >= prog->n_inputs || prog->inputs[made].cls < IN_POOL_MEAN ||
+      prog->inputs[made].dtype != DTYPE_F32 || before->cols != prog->cols ||
+      before->n_outputs != 1 || before->output_dtype[0] != DTYPE_F32 ||
+      first_input + before->n_inputs > ROW_MAX_INPUTS || !row_ir_build(before, before_ir))
+    return false;
+  int stores = 0;
+  for (int i = 0; i < before_ir->n; i++) {
+    struct ir_op *op = &before_ir->op[i];
+    if (op->kind != IR_STORE) continue;
+    op->scalar = false; // each thread adds up columns of its own, however few there are
+    stores++;
+  }
+  before_ir->first_input = first_input;
+  before_ir->exact = ir->exact; // what is pooled is no more exact than what comes of it
+  ir->before = before_ir;
+  ir->made = made;
+  return stores == 1 && !before_ir->pools;
+}

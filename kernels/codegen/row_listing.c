@@ -61,7 +61,8 @@ static bool is_letter(char c) {
 static void put_operation(struct text *t, int v, const char *const names[3]) {
   const struct ir_op *op = &t->ir->op[v];
   if (op->kind == IR_LOAD)
-    text_put(t, "in %d, %s, %s", op->index, dtype_name(t->ir->prog->inputs[op->index].dtype),
+    text_put(t, "in %d, %s, %s", t->ir->first_input + op->index,
+             text_made(t, v) ? "made here" : dtype_name(t->ir->prog->inputs[op->index].dtype),
              shape_of(t->ir, v));
   if (op->kind == IR_ACT)
     text_put(t, "%s(%s)", activation_name((enum activation)op->aux), names[0]);
@@ -101,17 +102,14 @@ static void put_spread(struct text *t) {
   }
 }
 
-void text_listing(struct text *t, const char *name) {
+static void put_operations(struct text *t) {
   const struct row_ir *ir = t->ir;
-  text_put(t, "// %s: rows of %d columns; ", name, ir->prog->cols);
-  put_spread(t);
-  text_put(t, "\n");
   for (int v = 0; v < ir->n; v++) {
     const struct ir_op *op = &ir->op[v];
     char own[24], a[24] = "", b[24] = "", c[24] = "";
     const char *const names[3] = {a, b, c};
     if (op->kind == IR_STORE)
-      snprintf(own, sizeof own, "out %d", op->index);
+      snprintf(own, sizeof own, t->fold ? "what is pooled" : "out %d", op->index);
     else
       name_of(ir, v, own);
     if (op->a != IR_NONE) name_of(ir, op->a, a);
@@ -121,4 +119,19 @@ void text_listing(struct text *t, const char *name) {
     put_operation(t, v, names);
     text_put(t, "\n");
   }
+}
+
+void text_listing(struct text *t, const char *name) {
+  const struct row_ir *ir = t->ir;
+  text_put(t, "// %s: rows of %d columns; ", name, ir->prog->cols);
+  put_spread(t);
+  text_put(t, "\n");
+  if (ir->before) {
+    t->ir = ir->before, t->fold = text_pool_kind(ir->prog->inputs[ir->made].cls);
+    text_put(t, "// of each token:\n");
+    put_operations(t);
+    t->ir = ir, t->fold = NULL;
+    text_put(t, "// of each sequence:\n");
+  }
+  put_operations(t);
 }

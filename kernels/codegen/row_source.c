@@ -43,6 +43,12 @@ static void put_accumulate(struct text *t, int v, const char *pad) {
 static void put_store(struct text *t, int v, const char *pad) {
   const struct ir_op *op = &t->ir->op[v];
   int index = op->index;
+  if (t->fold) {
+    text_put(t, "%sif (live[q])\n#pragma unroll\n%s  for (int j = 0; j < %d; j++) ", pad, pad,
+             t->tile.vector);
+    text_put(t, "folded[i][j] = fw_fold<%s>(folded[i][j], s%d[j]);\n", t->fold, v);
+    return;
+  }
   text_put(t, "%s", pad);
   if (t->tile.style != ROW_STREAM && !t->tail && text_by_row(t)) text_put(t, "if (live[q]) ");
   text_put(t, "fw_writer<%s, %d>::store(a.out[%d], ", text_type(t->ir->prog->output_dtype[index]),
@@ -167,12 +173,17 @@ static int cluster_of(const struct row_tile *tile) {
   return tile->cluster > 1 ? tile->cluster : 1;
 }
 
+// Blocks that are launched as one.
+static int blocks_together(const struct row_tile *tile) {
+  return tile->before_blocks > 1 ? tile->before_blocks : cluster_of(tile);
+}
+
 static void put_head(struct text *t, const char *name) {
   const struct row_tile *tile = &t->tile;
   text_put(t, "extern \"C\" __global__ void __launch_bounds__(%d", tile->threads);
   if (tile->blocks_per_sm) text_put(t, ", %d", tile->blocks_per_sm);
   text_put(t, ")");
-  if (cluster_of(tile) > 1) text_put(t, " __cluster_dims__(%d, 1, 1)", tile->cluster);
+  if (blocks_together(tile) > 1) text_put(t, " __cluster_dims__(%d, 1, 1)", blocks_together(tile));
   text_put(t, "\n%s(const __grid_constant__ fw_row_args a) {\n", name);
 }
 
@@ -227,6 +238,9 @@ static void put_rows(struct text *t) {
     text_put(t, "  const long long first = (long long)(blockIdx.x / %d) * %d;\n", tile->cluster,
              tile->rows);
     text_put(t, "  fw_cluster_arrive();\n");
+  } else if (tile->before_blocks > 1) {
+    text_put(t, "  const int lane = threadIdx.x;\n  const long long first = blockIdx.x / %d;\n",
+             tile->before_blocks);
   } else {
     text_put(t, "  const int lane = threadIdx.x %% %d;\n", tile->group);
     text_put(t, "  const long long first = ((long long)blockIdx.x * %d + threadIdx.x / %d) * %d;\n",
@@ -272,6 +286,76 @@ static void put_pools(struct text *t) {
   }
 }
 
+static void put_program(struct text *t);
+
+static bool is_folded_by_block(const struct text *t, int v) {
+  return text_made(t, v) || (text_pooled(t, v) && t->tile.slices > 0);
+}
+
+// Token rows, made by groups that take turns, and folded as they come: by each group for itself,
+// then by the block, then by its cluster, always in order. The names inside are their own.
+static void put_before(struct text *t) {
+  const struct row_ir *ir = t->ir;
+  const struct row_tile *tile = &t->tile;
+  int cols = ir->prog->cols, groups = tile->threads / tile->before_group, v = 0;
+  enum row_input_class cls = ir->prog->inputs[ir->made].cls;
+  const char *kind = text_pool_kind(cls);
+  struct text row = {.out = t->used < t->size ? t->out + t->used : NULL,
+                     .size = t->used < t->size ? t->size - t->used : 0,
+                     .ir = ir->before,
+                     .tile = {.style = ROW_GROUP,
+                              .vector = tile->vector,
+                              .threads = tile->threads,
+                              .group = tile->before_group,
+                              .depth = tile->before_depth,
+                              .rows = 1},
+                     .fold = kind};
+  text_put(&row, "  // what in %d pools: rows of a sequence, made by %d groups of %d threads",
+           ir->made, groups * tile->before_blocks, tile->before_group);
+  if (tile->before_blocks > 1) text_put(&row, " in %d blocks", tile->before_blocks);
+  text_put(&row, "\n  __shared__ float made[%d];\n", cols);
+  if (groups > 1) text_put(&row, "  __shared__ float parts[%d];\n", groups * cols);
+  text_put(&row,
+           "  const int begin = a.cu_seqlens[row[0]], end = a.cu_seqlens[row[0] + 1];\n  {\n");
+  text_put(&row, "  const int lane = threadIdx.x %% %d, group = ", tile->before_group);
+  if (tile->before_blocks > 1)
+    text_put(&row, "blockIdx.x %% %d * %d + ", tile->before_blocks, groups);
+  text_put(&row, "threadIdx.x / %d;\n  float folded[%d][%d];\n", tile->before_group,
+           tile->before_depth, tile->vector);
+  text_put(&row, "#pragma unroll\n  for (int i = 0; i < %d; i++)\n#pragma unroll\n",
+           tile->before_depth);
+  text_put(&row, "    for (int j = 0; j < %d; j++) folded[i][j] = %s;\n", tile->vector,
+           cls == IN_POOL_MAX ? "begin < end ? -INFINITY : 0.0f" : "0.0f");
+  text_put(&row, "  for (int from = begin; from < end%s; from += %d) {\n",
+           cls == IN_POOL_CLS ? " && from == begin" : "", groups * tile->before_blocks);
+  text_put(&row, "  const bool live[1] = {from + group < end};\n");
+  text_put(&row, "  const long long row[1] = {live[0] ? from + group : end - 1};\n");
+  if (tile->before_group > 32)
+    text_put(&row, "  __syncthreads(); // the last row's sums have been picked up\n");
+  put_program(&row);
+  text_put(&row, "  }\n");
+  put_group_loops(&row);
+  text_put(&row, "      for (int j = 0; j < %d; j++) ", tile->vector);
+  if (groups > 1)
+    text_put(&row, "parts[threadIdx.x / %d * %d + col + j] = folded[i][j];\n", tile->before_group,
+             cols);
+  else
+    text_put(&row, "made[col + j] = folded[i][j];\n");
+  text_put(&row, "    }\n  }\n  fw_made<%s, %d, %d, %d, %d>(made, %s, end - begin);\n", kind, cols,
+           groups, tile->before_blocks, tile->threads, groups > 1 ? "parts" : "made");
+  if (tile->before_blocks > 1)
+    text_put(&row, "  if (blockIdx.x %% %d != 0) return;\n", tile->before_blocks);
+  t->used += row.used;
+  while (!text_made(t, v))
+    v++;
+  for (; v < ir->n; v++) {
+    if (!text_made(t, v)) continue;
+    put_group_loops(t);
+    text_put(t, "      for (int j = 0; j < %d; j++) v%d[q][i][j] = made[col + j];\n    }\n",
+             tile->vector, v);
+  }
+}
+
 static void put_group_arrays(struct text *t) {
   const struct row_ir *ir = t->ir;
   const struct row_tile *tile = &t->tile;
@@ -283,14 +367,15 @@ static void put_group_arrays(struct text *t) {
       text_put(t, "  fw_pack<%s, %d> p%d[%d][%d];\n", text_type(text_input(t, v)->dtype),
                tile->vector, v, tile->rows, tile->depth);
     }
-    any |= text_hoisted(t, v) && !(text_pooled(t, v) && tile->slices > 0);
+    any |= text_hoisted(t, v) && !is_folded_by_block(t, v);
   }
   if (tile->slices > 0) put_pools(t);
+  if (ir->before) put_before(t);
   if (!any) return;
   text_put(t, "  // everything is read before anything is written\n");
   put_group_loops(t);
   for (int v = 0; v < ir->n; v++) {
-    if (!text_hoisted(t, v) || (text_pooled(t, v) && tile->slices > 0)) continue;
+    if (!text_hoisted(t, v) || is_folded_by_block(t, v)) continue;
     char name[32];
     snprintf(name, sizeof name, "v%d[q][i]", v);
     if (text_pooled(t, v))
@@ -301,13 +386,13 @@ static void put_group_arrays(struct text *t) {
   text_put(t, "    }\n");
 }
 
-static void put_by_rows(struct text *t) {
+// Segment by segment, on the rows at hand.
+static void put_program(struct text *t) {
   const struct row_ir *ir = t->ir;
   bool wanted[ROW_IR_MAX] = {false}, stream = t->tile.style == ROW_STREAM;
   char loop[64], count[16];
   snprintf(loop, sizeof loop, "#pragma unroll\n  for (int q = 0; q < %d; q++)\n  ", t->tile.rows);
   snprintf(count, sizeof count, "[%d]", t->tile.rows);
-  put_rows(t);
   if (!stream) put_group_arrays(t);
   for (int segment = 0; segment < ir->n_segments; segment++) {
     text_put(t, "  // segment %d\n", segment);
@@ -329,6 +414,11 @@ static void put_by_rows(struct text *t) {
     }
     if (segment < ir->n_segments - 1) put_reduce(t, segment);
   }
+}
+
+static void put_by_rows(struct text *t) {
+  put_rows(t);
+  put_program(t);
 }
 
 static void put_tile_index(struct text *t) {

@@ -56,6 +56,10 @@ bool text_pooled(const struct text *t, int value) {
          text_input(t, value)->cls >= IN_POOL_MEAN;
 }
 
+bool text_made(const struct text *t, int value) {
+  return t->ir->before && text_pooled(t, value) && t->ir->op[value].index == t->ir->made;
+}
+
 // The text that reads value `v` for element j of the vector at hand.
 const char *text_ref(const struct text *t, int v, char buffer[48]) {
   const struct ir_op *op = &t->ir->op[v];
@@ -156,11 +160,16 @@ static void put_memory(struct text *t, const struct row_input *in, const char *v
   text_put(t, "fw_memory<%s, %d>::%s", text_type(in->dtype), t->tail ? 1 : t->tile.vector, verb);
 }
 
+// The place of an operation's input among the kernel's arguments.
+static int argument_of(const struct text *t, int v) {
+  return t->ir->first_input + t->ir->op[v].index;
+}
+
 // One vector of input `v` into pN (with subscripts `at`); the statement's indentation is the
 // caller's.
 void text_load(struct text *t, int v, const char *at, const char *pad) {
   const struct row_input *in = text_input(t, v);
-  int index = t->ir->op[v].index;
+  int index = argument_of(t, v);
   if (in->cls != IN_GATHER) {
     text_put(t, "%s", pad);
     put_memory(t, in, "load");
@@ -169,12 +178,17 @@ void text_load(struct text *t, int v, const char *at, const char *pad) {
     text_put(t, ");\n");
     return;
   }
+  bool positions = in->index_operand == ROW_NONE;
   text_put(t, "%sif (const long long n = fw_index(a, %d, %d, row%s); n >= 0) ", pad, index,
-           in->index_operand, text_slot(t));
+           positions ? ROW_NONE : t->ir->first_input + in->index_operand, text_slot(t));
   put_memory(t, in, "load");
   text_put(t, "(&p%d%s, a.in[%d], n * a.in_stride[%d] + col);\n%selse ", v, at, index, index, pad);
   put_memory(t, in, "zero");
   text_put(t, "(&p%d%s);\n", v, at);
+}
+
+const char *text_pool_kind(enum row_input_class cls) {
+  return cls == IN_POOL_MEAN ? "FW_POOL_MEAN" : cls == IN_POOL_MAX ? "FW_POOL_MAX" : "FW_POOL_CLS";
 }
 
 // A sequence's tokens folded by the whole block into `pooled`, in shared memory (prelude.cuh).
@@ -182,11 +196,8 @@ void text_pool_block(struct text *t, int v) {
   const struct row_input *in = text_input(t, v);
   int index = t->ir->op[v].index, vectors = t->ir->prog->cols / t->tile.vector;
   text_put(t, "  fw_pool<%s, %d, %s, %d, %d, %d>(pooled, parts, a.in[%d], a.in_stride[%d],\n",
-           text_type(in->dtype), t->tile.vector,
-           in->cls == IN_POOL_MEAN  ? "FW_POOL_MEAN"
-           : in->cls == IN_POOL_MAX ? "FW_POOL_MAX"
-                                    : "FW_POOL_CLS",
-           vectors, t->tile.slices, t->tile.threads, index, index);
+           text_type(in->dtype), t->tile.vector, text_pool_kind(in->cls), vectors, t->tile.slices,
+           t->tile.threads, index, index);
   text_put(t, "    a.cu_seqlens[row[0]], a.cu_seqlens[row[0] + 1]);\n");
 }
 
@@ -219,7 +230,7 @@ void text_pool(struct text *t, int v, const char *name, const char *pad) {
 
 void text_scalar_load(struct text *t, int v, const char *pad) {
   const struct row_input *in = text_input(t, v);
-  int index = t->ir->op[v].index;
+  int index = argument_of(t, v);
   text_put(t, "%sx%d%s = fw_widen(((const %s *)a.in[%d])[", pad, v, text_slot(t),
            text_type(in->dtype), index);
   if (in->cls == IN_PER_ROW)

@@ -9,7 +9,8 @@ struct text {
   size_t size, used;
   const struct row_ir *ir;
   struct row_tile tile;
-  bool tail; // writing the scalar tail of a flat kernel
+  bool tail;        // writing the scalar tail of a flat kernel
+  const char *fold; // writing rows that are pooled: how (FW_POOL_...), in place of stores
 };
 
 __attribute__((format(printf, 2, 3))) void text_put(struct text *t, const char *format, ...);
@@ -22,6 +23,8 @@ const struct row_input *text_input(const struct text *t, int value);
 bool text_hoisted(const struct text *t, int value); // loaded before anything is computed
 bool text_array(const struct text *t, int value);   // kept for a later segment
 bool text_pooled(const struct text *t, int value);  // a load that folds a sequence
+bool text_made(const struct text *t, int value);    // ... of rows that the kernel makes
+const char *text_pool_kind(enum row_input_class cls);
 // What reads element j of `value` in the vector at hand.
 const char *text_ref(const struct text *t, int value, char buffer[48]);
 void text_expression(struct text *t, int value); // right-hand side of an operation

@@ -17,6 +17,9 @@ const char *const row_variant_name[ROW_VARIANTS] = {"fw_row_vector", "fw_row_sca
 #define POOL_COLS 8192
 #define POOL_PARTS 8192
 #define POOL_FLOATS 32 // of a thread: 1024 threads leave each 64 registers
+// A block that makes the rows it pools, while a warp holds a row, and how many share a sequence.
+#define BEFORE_THREADS 256
+#define BEFORE_BLOCKS 8
 
 static bool has_reduction(const struct row_ir *ir) {
   return ir->n_segments > 1;
@@ -25,7 +28,7 @@ static bool has_reduction(const struct row_ir *ir) {
 // 8 elements as soon as anything is 16 bits wide (16 bytes of those, two accesses of fp32), else 4.
 static int32_t vector_width(const struct row_ir *ir) {
   const struct row_program *prog = ir->prog;
-  int32_t width = 4;
+  int32_t width = ir->before ? vector_width(ir->before) : 4; // one width for both
   for (int i = 0; i < ir->n; i++) {
     const struct ir_op *op = &ir->op[i];
     if (op->kind == IR_LOAD && !op->scalar && dtype_bytes(prog->inputs[op->index].dtype) == 2)
@@ -109,8 +112,40 @@ static bool choose_pool(const struct row_ir *ir, struct row_tile *t) {
   return t->depth * live_floats(ir) * t->vector <= POOL_FLOATS;
 }
 
+// A warp, or less, makes a row while that leaves room for the sums and the parts they are added
+// from; else the block does. The same blocks for every sequence, so that its sums do not depend on
+// others.
+static void choose_before(const struct row_ir *ir, struct row_tile *t) {
+  int32_t vectors = ceil_div(ir->prog->cols, t->vector);
+  bool first_rows = ir->prog->inputs[ir->made].cls == IN_POOL_CLS;
+  double floats = (live_floats(ir->before) + 1) * t->vector;
+  t->style = ROW_GROUP;
+  t->before_blocks = ir->clusters && !first_rows ? BEFORE_BLOCKS : 1;
+  if (!first_rows && ceil_div(vectors, 32) * floats <= RESIDENT_FLOATS &&
+      BEFORE_THREADS / 32 * ir->prog->cols <= POOL_PARTS) {
+    group_small(t, vectors);
+    t->before_group = t->group, t->before_depth = t->depth;
+    t->threads = BEFORE_THREADS;
+  } else {
+    int32_t depth = 1;
+    while (ceil_div(vectors, depth) > BEFORE_THREADS && (depth + 1) * floats <= RESIDENT_FLOATS)
+      depth++;
+    t->threads = ceil_div(ceil_div(vectors, depth), 32) * 32;
+    if (t->threads < 64) t->threads = 64; // more than a warp: then the group is the block
+    if (t->threads > 1024) t->threads = 1024;
+    t->before_group = t->threads;
+    t->before_depth = ceil_div(vectors, t->threads);
+  }
+  t->group = t->threads;
+  t->depth = ceil_div(vectors, t->group);
+}
+
 static void choose_group(const struct row_ir *ir, struct row_tile *t) {
   int32_t vectors = ceil_div(ir->prog->cols, t->vector);
+  if (ir->before) {
+    choose_before(ir, t);
+    return;
+  }
   if (choose_pool(ir, t)) return;
   t->slices = 0;
   while (ir->clusters && !ir->pools && t->cluster < CLUSTER_MAX &&
@@ -177,7 +212,8 @@ uint32_t row_tile_blocks(const struct row_tile *tile, int32_t cols, int64_t rows
   if (tile->style == ROW_GROUP || tile->style == ROW_STREAM) {
     per_block = (int64_t)(tile->threads / tile->group) * tile->rows;
     if (rows > INT32_MAX) return 0;
-    work = rows * (tile->cluster > 1 ? tile->cluster : 1);
+    work = rows * (tile->cluster > 1 ? tile->cluster : 1) *
+           (tile->before_blocks > 1 ? tile->before_blocks : 1);
   } else {
     per_block = (int64_t)tile->threads * tile->depth;
     if (rows > INT64_MAX / cols) return 0;

@@ -34,16 +34,23 @@ static bool aligned16(const void *data, int64_t stride, enum dtype dtype) {
   return (uintptr_t)data % 16 == 0 && stride * (int64_t)dtype_bytes(dtype) % 16 == 0;
 }
 
+// Of the inputs of a program, which are the kernel's from `first` on.
+static void look_at(const struct row_program *prog, int first, const struct row_args *args,
+                    bool *aligned, bool *contiguous) {
+  for (int i = 0; i < prog->n_inputs; i++) {
+    const struct row_input *in = &prog->inputs[i];
+    int64_t stride = args->in_stride[first + i];
+    if (in->cls == IN_PER_ROW || in->cls == IN_SCALAR || in->dtype > DTYPE_BF16) continue;
+    *aligned &= aligned16(args->in[first + i], in->cls == IN_PER_COL ? 0 : stride, in->dtype);
+    *contiguous &= stride == prog->cols;
+  }
+}
+
 static enum row_variant pick(const struct row_kernel *kernel, const struct row_args *args) {
   const struct row_program *prog = kernel->prog;
   bool aligned = true, contiguous = true;
-  for (int i = 0; i < prog->n_inputs; i++) {
-    enum row_input_class cls = prog->inputs[i].cls;
-    if (cls == IN_PER_ROW || cls == IN_SCALAR || prog->inputs[i].dtype > DTYPE_BF16) continue;
-    aligned &=
-        aligned16(args->in[i], cls == IN_PER_COL ? 0 : args->in_stride[i], prog->inputs[i].dtype);
-    contiguous &= args->in_stride[i] == prog->cols;
-  }
+  look_at(prog, 0, args, &aligned, &contiguous);
+  if (kernel->before) look_at(kernel->before, kernel->before_in, args, &aligned, &contiguous);
   for (int i = 0; i < prog->n_outputs; i++) {
     if (prog->output_is_scalar[i]) continue;
     aligned &= aligned16(args->out[i], args->out_stride[i], prog->output_dtype[i]);

@@ -1,9 +1,11 @@
-// The row programs that test_row.c runs: every opcode, input class and kind of output at least
-// once.
+// The row programs that test_row.c runs on a GPU, and emulated/ on a CPU: every opcode, input class
+// and kind of output at least once.
 #ifndef CUDA_ROW_RECIPES_H
 #define CUDA_ROW_RECIPES_H
 
 #include "kernels/types.h"
+
+#include <string.h>
 
 struct recipe {
   const char *name;
@@ -135,5 +137,29 @@ static const struct recipe recipes[] = {
      {0},
      {I(RI_LOAD, 0, 0), I(RI_ACT, 0, 0, .aux = ACT_TANH), I(RI_STORE, 0, 0)}},
 };
+
+static inline bool recipe_is_table(const struct recipe *r, int i) {
+  return r->cls[i] == IN_GATHER;
+}
+
+static inline void recipe_program(const struct recipe *r, enum dtype dtype, int32_t cols,
+                                  struct row_program *p) {
+  memset(p, 0, sizeof *p);
+  p->cols = cols, p->n_inputs = (uint8_t)r->n_inputs, p->n_outputs = (uint8_t)r->n_outputs;
+  p->n_insts = (uint8_t)r->n_insts, p->n_regs = 6;
+  memcpy(p->insts, r->insts, sizeof r->insts);
+  for (int i = 0; i < r->n_insts; i++) { // "no register" where a recipe left the field out
+    struct row_inst *in = &p->insts[i];
+    if (in->op == RI_LAYER_NORM || in->op == RI_RMS_NORM) {
+      if (in->b == 0) in->b = ROW_NONE;
+      if (in->c == 0) in->c = ROW_NONE;
+    }
+  }
+  for (int i = 0; i < r->n_inputs; i++)
+    p->inputs[i] = (struct row_input){r->cls[i], dtype, r->index_operand[i]};
+  if (recipe_is_table(r, 0)) p->inputs[4].dtype = DTYPE_I64;
+  for (int i = 0; i < r->n_outputs; i++)
+    p->output_dtype[i] = dtype, p->output_is_scalar[i] = r->scalar_out[i];
+}
 
 #endif

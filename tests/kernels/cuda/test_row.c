@@ -6,8 +6,8 @@
 // (for compute-sanitizer); with `compile` every kernel (or every parts-th) is generated and
 // compiled and none is run: no GPU is needed. FUSEWIRE_JIT_CACHE names a folder for the cubins
 // (default: a new one).
+#include "before_recipes.h"
 #include "gpu_test.h"
-#include "row_recipes.h"
 
 #include "kernels/ref/ref.h"
 
@@ -31,39 +31,18 @@ struct layout {
   enum dtype out; // of the outputs; 0: the inputs'
 };
 
-static bool is_table(const struct recipe *r, int i) {
-  return r->cls[i] == IN_GATHER;
-}
-
-static void make_program(const struct recipe *r, enum dtype dtype, int32_t cols,
-                         struct row_program *p) {
-  memset(p, 0, sizeof *p);
-  p->cols = cols, p->n_inputs = (uint8_t)r->n_inputs, p->n_outputs = (uint8_t)r->n_outputs;
-  p->n_insts = (uint8_t)r->n_insts, p->n_regs = 6;
-  memcpy(p->insts, r->insts, sizeof r->insts);
-  for (int i = 0; i < r->n_insts; i++) { // "no register" where a recipe left the field out
-    struct row_inst *in = &p->insts[i];
-    if (in->op == RI_LAYER_NORM || in->op == RI_RMS_NORM) {
-      if (in->b == 0) in->b = ROW_NONE;
-      if (in->c == 0) in->c = ROW_NONE;
-    }
-  }
-  for (int i = 0; i < r->n_inputs; i++)
-    p->inputs[i] = (struct row_input){r->cls[i], dtype, r->index_operand[i]};
-  if (is_table(r, 0)) p->inputs[4].dtype = DTYPE_I64;
-  for (int i = 0; i < r->n_outputs; i++)
-    p->output_dtype[i] = dtype, p->output_is_scalar[i] = r->scalar_out[i];
-}
-
-static int build(const struct row_program *p, struct row_kernel *kernel) {
+// `before` NULL: the program reads all that it pools.
+static int build(const struct row_program *p, const struct row_program *before,
+                 struct row_kernel *kernel) {
   static char text[1 << 20];
-  static struct row_ir ir;
+  static struct row_ir ir, before_ir;
   struct row_tile tiles[ROW_VARIANTS];
   char message[JIT_MESSAGE_BYTES];
   struct cubin cubin;
   if (compile_only && part++ % parts != 0) return 0;
   if (!row_ir_build(p, &ir)) return -1;
   ir.clusters = atoi(arch + 3) >= 90;
+  if (before && !row_ir_build_before(before, p->n_inputs, 0, &before_ir, &ir)) return -1;
   size_t n = strlen(strcpy(text, row_prelude));
   row_source_all(&ir, tiles, text + n, sizeof text - n);
   if (jit_compile(jit, text, arch, &cubin, message) != 0) {
@@ -71,7 +50,10 @@ static int build(const struct row_program *p, struct row_kernel *kernel) {
     return -1;
   }
   checks += compile_only;
-  if (!compile_only) CHECK_CUDA(row_kernel_load(p, tiles, &cubin, kernel));
+  if (!compile_only) {
+    CHECK_CUDA(row_kernel_load(p, tiles, &cubin, kernel));
+    kernel->before = before, kernel->before_in = p->n_inputs;
+  }
   cubin_free(&cubin);
   return 0;
 }
@@ -157,7 +139,8 @@ static void compare_output(const struct run *run, int o, const double *want) {
   // a mean of 1e6 in fp32 leaves 1/16 of resolution to the input itself; what is checked is that no
   // more is lost
   double absolute = run->layout->data == 1 ? 2e-3 : run->layout->data == 3 ? 2e-3 : 2e-6;
-  bool cast = is_table(run->recipe, 0); // rounds on the way: two roundings, to bf16 the coarser
+  bool cast =
+      recipe_is_table(run->recipe, 0); // rounds on the way: two roundings, to bf16 the coarser
   for (int64_t i = 0; i < run->rows * out->cols; i++) {
     int64_t row = i / out->cols, c = i % out->cols;
     double ulps = cast ? 2.1 : out->dtype == DTYPE_F32 ? 64 : 1.01;
@@ -195,11 +178,11 @@ static void run_case(const struct recipe *recipe, enum dtype dtype, const struct
   struct row_kernel kernel;
   snprintf(run.what, sizeof run.what, "%s %s %ldx%d gap %d shift %zu data %d", recipe->name,
            dtype_name(dtype), (long)l->rows, l->cols, l->gap, l->shift, l->data);
-  make_program(recipe, dtype, l->cols, &run.prog);
+  recipe_program(recipe, dtype, l->cols, &run.prog);
   enum dtype out_dtype = l->out ? l->out : dtype;
   for (int o = 0; o < recipe->n_outputs; o++)
     run.prog.output_dtype[o] = out_dtype;
-  if (build(&run.prog, &kernel) != 0) {
+  if (build(&run.prog, NULL, &kernel) != 0) {
     printf("FAIL %s: not built\n", run.what);
     failures++;
     return;
@@ -283,6 +266,163 @@ static void long_sequences_to_pool(void) {
   }
 }
 
+// ---- what is pooled made by the kernel ----
+struct before_run {
+  struct row_program before, row;
+  struct run geometry; // cu_seqlens, positions
+  struct matrix in[BEFORE_MAX_IN], out[2];
+  int n_in;
+};
+
+static void make_before_input(struct before_run *b, const struct row_input *in, bool token_rows,
+                              const struct layout *l) {
+  bool one = in->cls == IN_PER_ROW || in->cls == IN_SCALAR, index = in->dtype == DTYPE_I64;
+  int64_t cols = one ? 1 : l->cols;
+  int64_t rows = in->cls == IN_PER_COL || in->cls == IN_SCALAR ? 1
+                 : in->cls == IN_GATHER                        ? 17
+                 : token_rows || in->cls >= IN_POOL_MEAN       ? b->geometry.tokens
+                                                               : l->rows;
+  struct matrix *m = &b->in[b->n_in++];
+  *m = matrix_make(in->dtype, rows, cols, cols + (cols > 1 ? l->gap : 0),
+                   l->shift * dtype_bytes(in->dtype), true);
+  if (index)
+    for (int64_t r = 0; r < rows; r++)
+      matrix_set(m, r, 0, (double)((int64_t)(uniform() * 20) - 1));
+  else
+    matrix_normal(m, 1, 0);
+  matrix_upload(m);
+}
+
+static void verify_before(struct before_run *b, const struct layout *l, const char *what) {
+  struct row_program *row = &b->row;
+  int64_t tokens = b->geometry.tokens, cols = row->cols;
+  double *regs = malloc(sizeof *regs * 8 * (size_t)cols), *out[2],
+         *made = malloc(sizeof *made * (size_t)(tokens * cols));
+  float *rows = malloc(sizeof *rows * (size_t)(tokens * cols));
+  struct view in[BEFORE_MAX_IN] = {{0}};
+  struct batch_geometry g = {.cu_seqlens = (int32_t *)b->geometry.cu.host,
+                             .positions = (int32_t *)b->geometry.positions.host};
+  for (int i = 1; i < b->n_in; i++)
+    in[i] =
+        (struct view){padded(&b->in[i]), b->in[i].stride, (int32_t)b->in[i].cols, b->in[i].dtype};
+  ref_row_program(&b->before, in + row->n_inputs, &made, tokens, &g, regs);
+  for (int64_t i = 0; i < tokens * cols; i++)
+    rows[i] = (float)made[i];
+  in[0] = (struct view){rows, cols, (int32_t)cols, DTYPE_F32};
+  for (int o = 0; o < row->n_outputs; o++)
+    out[o] = malloc(sizeof(double) * (size_t)(l->rows * cols));
+  ref_row_program(row, in, out, l->rows, &g, regs);
+  for (int o = 0; o < row->n_outputs; o++) {
+    int shown = 0;
+    const struct matrix *m = &b->out[o];
+    for (int64_t i = 0; i < l->rows * m->cols; i++) // activations of tokens are in the rows' form
+      compare(what, i / m->cols, i % m->cols, matrix_get(m, i / m->cols, i % m->cols), out[o][i],
+              m->dtype, m->dtype == DTYPE_F32 ? 64 : 1.5, 4e-6, &shown);
+    free(out[o]);
+  }
+  for (int i = 1; i < b->n_in; i++)
+    free(in[i].data);
+  free(regs), free(made), free(rows);
+}
+
+static void launch_before(struct before_run *b, const struct row_kernel *kernel, int64_t first,
+                          int64_t n) {
+  struct row_args args = {.rows = n,
+                          .positions = b->geometry.positions.data,
+                          .cu_seqlens = (const int32_t *)b->geometry.cu.data + first};
+  for (int i = 1; i < b->n_in; i++) {
+    struct matrix *m = &b->in[i];
+    args.in[i] = m->data, args.in_stride[i] = m->stride, args.in_rows[i] = m->rows;
+    args.index_bytes[i] = m->dtype == DTYPE_I64 ? 8 : 4;
+  }
+  args.in_stride[0] = b->row.cols;
+  if (b->row.n_inputs > 1 && b->row.inputs[1].cls == IN_FULL)
+    args.in[1] = (const char *)args.in[1] +
+                 (size_t)(first * args.in_stride[1]) * dtype_bytes(b->in[1].dtype);
+  for (int o = 0; o < b->row.n_outputs; o++)
+    args.out[o] = b->out[o].data, args.out_stride[o] = b->out[o].stride;
+  CHECK_CUDA(row_kernel_run(kernel, &args, NULL));
+  CHECK_CUDA(cudaDeviceSynchronize());
+}
+
+// One sequence by itself has the bits that it has among all of them.
+static void alone(struct before_run *b, const struct row_kernel *kernel, const struct layout *l,
+                  const char *what) {
+  struct matrix *out = &b->out[0];
+  size_t row = (size_t)out->cols * dtype_bytes(out->dtype);
+  char *company = malloc(row), *single = malloc(row);
+  int64_t at = l->rows - 1;
+  CHECK_CUDA(cudaMemcpy(company,
+                        (char *)out->data + (size_t)(at * out->stride) * dtype_bytes(out->dtype),
+                        row, cudaMemcpyDeviceToHost));
+  launch_before(b, kernel, at, 1);
+  CHECK_CUDA(cudaMemcpy(single, out->data, row, cudaMemcpyDeviceToHost));
+  checks++;
+  if (memcmp(company, single, row) != 0) failures++, printf("FAIL %s: other bits alone\n", what);
+  free(company), free(single);
+}
+
+static void run_before_case(int tokens, int pool, enum row_input_class cls, enum dtype dtype,
+                            const struct layout *l) {
+  static struct before_run b;
+  struct row_kernel kernel;
+  char what[160];
+  memset(&b, 0, sizeof b);
+  if (small_only && l->cols > 1100) return;
+  snprintf(what, sizeof what, "%s of %s %s %ldx%d gap %d shift %zu", pool_recipes[pool].name,
+           token_recipes[tokens].name, dtype_name(dtype), (long)l->rows, l->cols, l->gap, l->shift);
+  before_programs(tokens, pool, cls, dtype, l->cols, &b.before, &b.row);
+  if (build(&b.row, &b.before, &kernel) != 0) {
+    printf("FAIL %s: not built\n", what);
+    failures++;
+    return;
+  }
+  if (compile_only) return;
+  b.geometry = (struct run){.layout = l, .rows = l->rows};
+  make_geometry(&b.geometry);
+  matrix_free(&b.geometry.positions); // of tokens, here
+  b.geometry.positions = matrix_make(DTYPE_I32, 1, b.geometry.tokens, b.geometry.tokens, 0, false);
+  for (int64_t t = 0; t < b.geometry.tokens; t++)
+    matrix_set(&b.geometry.positions, 0, t, (double)(t % 19) - 1);
+  matrix_upload(&b.geometry.positions);
+  b.n_in = 1;
+  for (int i = 1; i < b.row.n_inputs; i++)
+    make_before_input(&b, &b.row.inputs[i], false, l);
+  for (int i = 0; i < b.before.n_inputs; i++)
+    make_before_input(&b, &b.before.inputs[i], true, l);
+  for (int o = 0; o < b.row.n_outputs; o++) {
+    int64_t cols = b.row.output_is_scalar[o] ? 1 : l->cols;
+    b.out[o] = matrix_make(dtype, l->rows, cols, cols + (cols > 1 ? l->gap : 0),
+                           l->shift * dtype_bytes(dtype), false);
+  }
+  launch_before(&b, &kernel, 0, l->rows);
+  for (int o = 0; o < b.row.n_outputs; o++)
+    matrix_download(&b.out[o], what);
+  verify_before(&b, l, what);
+  alone(&b, &kernel, l, what);
+  for (int i = 1; i < b.n_in; i++)
+    matrix_free(&b.in[i]);
+  for (int o = 0; o < b.row.n_outputs; o++)
+    matrix_free(&b.out[o]);
+  matrix_free(&b.geometry.positions);
+  matrix_free(&b.geometry.cu);
+  row_kernel_unload(&kernel);
+}
+
+static void rows_made_as_they_are_pooled(void) {
+  static const int32_t widths[] = {1, 8, 33, 96, 384, 768, 1001, 1024, 2048, 3000, 4096};
+  static const enum row_input_class classes[] = {IN_POOL_MEAN, IN_POOL_MAX, IN_POOL_CLS};
+  int at = 0;
+  for (int tokens = 0; tokens < TOKEN_RECIPES; tokens++)
+    for (int w = 0; w < 11; w++, at++)
+      run_before_case(tokens, at % POOL_RECIPES, classes[(at + at / 3) % 3], dtypes[(at / 2) % 3],
+                      &(struct layout){.cols = widths[w],
+                                       .rows = w % 2 ? 7 : 40,
+                                       .longest = w % 2 ? 600 : 0,
+                                       .gap = w % 3 == 1 ? 8 : 0,
+                                       .shift = (size_t)(w % 4 == 3)});
+}
+
 static void ugly_values(void) {
   for (int d = 0; d < 3; d += 2) { // equal rows whose sum overflows
     run_case(&recipes[4], dtypes[d], &(struct layout){.cols = 96, .rows = 3, .data = 7});
@@ -312,8 +452,8 @@ static void more_than_2_31_elements(void) {
   struct row_program p;
   struct row_kernel kernel;
   uint16_t *x, *y, value;
-  make_program(&recipes[1], DTYPE_BF16, (int32_t)cols, &p);
-  if (build(&p, &kernel) != 0) exit(1);
+  recipe_program(&recipes[1], DTYPE_BF16, (int32_t)cols, &p);
+  if (build(&p, NULL, &kernel) != 0) exit(1);
   if (compile_only) return;
   if (cudaMalloc((void **)&x, (size_t)(rows * cols) * 2) != cudaSuccess ||
       cudaMalloc((void **)&y, (size_t)(rows * cols) * 2) != cudaSuccess) {
@@ -390,6 +530,7 @@ int main(int argc, char **argv) {
   outputs_of_another_dtype();
   wide_rows();
   long_sequences_to_pool();
+  rows_made_as_they_are_pooled();
   ugly_values();
   if (!small_only) more_than_2_31_elements();
   jit_close(jit);
