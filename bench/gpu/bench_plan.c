@@ -3,9 +3,11 @@
 // peers' encoder stacks have it (peers_encoder.py): no embedding, no pooling.
 //
 //   bench_plan [--dtype bf16|fp16|fp32] [--off] [--steps] [--hidden H] [--heads N] [--inter F]
-//              [--layers L] [--chain K] LENGTHS...
+//              [--layers L] [--chain K] [--pool mean|cls|max] [--auto] [--apart] LENGTHS...
 // LENGTHS: tokens of each sequence of the batch (128; or 32x128 for 32 of 128). --chain: K
-// pointwise steps on [T, hidden] instead of the stack, with --off a kernel each. A step's time is
+// pointwise steps on [T, hidden] instead of the stack, with --off a kernel each. --pool: behind the
+// stack (or, with --layers 0, behind one LayerNorm) the sequences are pooled and normalised, and
+// only that is an output; --apart: by kernels that do not make what they pool. A step's time is
 // that of a graph of all steps of its kind alone, divided by their number: its weights come from
 // memory, its activations are as warm as they happen to be. The floor of a step is the larger of
 // its bytes at the rate of a copy and its operations at what cuBLAS reaches on large products.
@@ -19,7 +21,8 @@
 struct bench_options {
   struct encoder_shape shape;
   enum fusion_mode mode;
-  bool steps;
+  bool steps, apart;
+  int pool;      // enum pool_kind, or -1
   int32_t chain; // pointwise steps instead of layers, where not 0
   int32_t lengths[1024];
   int32_t n;
@@ -35,7 +38,7 @@ static void parse_lengths(struct bench_options *o, const char *text) {
 }
 
 static void parse(struct bench_options *o, int argc, char **argv) {
-  *o = (struct bench_options){.mode = FUSION_ON};
+  *o = (struct bench_options){.mode = FUSION_ON, .pool = -1};
   o->shape = (struct encoder_shape){
       .hidden = 768, .heads = 12, .inter = 3072, .layers = 12, .compute = DTYPE_BF16};
   for (int i = 1; i < argc; i++) {
@@ -44,6 +47,12 @@ static void parse(struct bench_options *o, int argc, char **argv) {
       o->mode = FUSION_OFF;
     else if (!strcmp(argv[i], "--steps"))
       o->steps = true;
+    else if (!strcmp(argv[i], "--auto"))
+      o->mode = FUSION_AUTO;
+    else if (!strcmp(argv[i], "--apart"))
+      o->apart = true;
+    else if (!strcmp(argv[i], "--pool") && ++i)
+      o->pool = !strcmp(value, "cls") ? POOL_CLS : !strcmp(value, "max") ? POOL_MAX : POOL_MEAN;
     else if (!strcmp(argv[i], "--dtype") && ++i)
       o->shape.compute = !strcmp(value, "fp32")   ? DTYPE_F32
                          : !strcmp(value, "fp16") ? DTYPE_F16
@@ -64,7 +73,9 @@ static void parse(struct bench_options *o, int argc, char **argv) {
   if (o->n == 0) parse_lengths(o, "128");
 }
 
-static void build_graph(struct encoder *e, const struct encoder_shape *shape, int32_t chain) {
+static void build_graph(struct encoder *e, const struct bench_options *o) {
+  const struct encoder_shape *shape = &o->shape;
+  int32_t chain = o->chain;
   memset(e, 0, sizeof *e);
   e->shape = *shape;
   e->seed = 1;
@@ -81,6 +92,13 @@ static void build_graph(struct encoder *e, const struct encoder_shape *shape, in
   for (int32_t i = 0; i < chain; i++)
     x = encoder_node(
         e, (struct node){.op = OP_SCALE, .in = {x}, .n_in = 1, .attrs = {.factor = 1.001f}});
+  if (o->pool >= 0) {
+    if (shape->layers == 0) x = encoder_norm(e, x);
+    struct node_attrs attrs = {.pool = (enum pool_kind)o->pool};
+    x = encoder_node(e, (struct node){.op = OP_POOL, .in = {x}, .n_in = 1, .attrs = attrs});
+    x = encoder_node(
+        e, (struct node){.op = OP_NORMALIZE, .in = {x}, .n_in = 1, .attrs = {.eps = 1e-12f}});
+  }
   e->graph.outputs[0] = x;
   e->graph.n_outputs = 1;
   e->graph.has_sequences = chain == 0;
@@ -187,8 +205,9 @@ static void open_setup(struct setup *s, struct encoder *e, const struct bench_op
   struct backend_options options = {.cache_dir = getenv("FUSEWIRE_CUBINS")};
   struct plan_limits limits = {batch->geometry.n_tokens, o->n, batch->geometry.max_seqlen};
   encoder_check(backend_cuda.open(&options, &s->device, &err) == STATUS_OK, err.message);
-  const struct plan_caps *caps = &backend_cuda.caps(s->device)->plan;
-  encoder_check(plan_build(&e->graph, o->mode, caps, &limits, &s->plan, &err) == STATUS_OK,
+  struct plan_caps caps = backend_cuda.caps(s->device)->plan;
+  caps.pool_before = caps.pool_before && !o->apart;
+  encoder_check(plan_build(&e->graph, o->mode, &caps, &limits, &s->plan, &err) == STATUS_OK,
                 err.message);
   int64_t start = clock_now_ns();
   encoder_check(backend_cuda.load(s->device, s->plan, &e->table, &s->bound, &err) == STATUS_OK,
@@ -244,18 +263,19 @@ int main(int argc, char **argv) {
   uint64_t seed = 2;
   if (backend_cuda.probe() == 0) return 77;
   parse(&o, argc, argv);
-  build_graph(&e, &o.shape, o.chain);
+  build_graph(&e, &o);
   encoder_batch_make(&batch, o.lengths, o.n, 2, &seed);
   open_setup(&s, &e, &o, &batch);
   first_run(&s, &e, &batch);
-  double us = replay_us(&s, NULL), floor = 0;
+  double us = replay_us(&s, NULL), floor = 0, predicted = 0;
   for (int32_t i = 0; i < s.plan->n_steps; i++)
-    floor += floor_us(&s.plan->steps[i], &s.geometry);
+    floor += floor_us(&s.plan->steps[i], &s.geometry), predicted += s.plan->steps[i].cost.us;
   printf("{\"bench\": \"plan\", \"layers\": %d, \"chain\": %d, \"hidden\": %d, \"dtype\": \"%s\", "
          "\"fusion\": "
-         "\"%s\", \"seqs\": %d, \"tokens\": %d, \"steps\": %d, \"us\": %.1f, \"floor_us\": %.1f}\n",
+         "\"%s\", \"seqs\": %d, \"tokens\": %d, \"steps\": %d, \"us\": %.1f, \"floor_us\": %.1f, "
+         "\"predicted_us\": %.1f}\n",
          o.shape.layers, o.chain, o.shape.hidden, dtype_name(o.shape.compute), fusion_name(o.mode),
-         o.n, batch.geometry.n_tokens, s.plan->n_steps, us, floor);
+         o.n, batch.geometry.n_tokens, s.plan->n_steps, us, floor, predicted);
   if (o.steps) print_steps(&s);
   backend_cuda.unload(s.device, s.bound);
   backend_cuda.lane_close(s.device, s.lane);

@@ -12,6 +12,9 @@
 #define ATTENTION_TILE 128  // queries that pass over the keys and values together
 #define ATTENTION_HALF 64   // of them, that one of its two halves computes
 #define ATTENTION_START 128 // keys whose time a tile takes to start and to end
+#define POOL_WARP_COLS 1024 // a warp makes such a row (kernels/codegen/row_tile.c), else a block
+#define POOL_WARPS 8
+#define POOL_RESIDENT 2 // such blocks that a unit runs at a time
 
 const char *cost_bound_name(enum cost_bound bound) {
   static const char *const names[BOUNDS] = {"memory", "compute", "launch"};
@@ -190,6 +193,22 @@ static double cache_rate(const struct kernel_work *work, const struct device_rat
   return slow ? least(rates->copy, rates->cache) : rates->cache;
 }
 
+// On a GPU a sequence is folded by one block, or by a few that make its rows. Few sequences keep
+// few units busy; and of rows that are made, a round takes as long as a kernel to come into its
+// stride.
+static void fold_sequences(const struct kernel_work *work, const struct device_rates *rates,
+                           const struct batch_size *batch, double *memory, double *rest) {
+  if (rates->units == 0 || work->pool_cols == 0 || batch->n_tokens == 0) return;
+  double length = (double)batch->sum_sq / (double)batch->n_tokens,
+         each = work->pool_makes ? rates->pool_blocks : 1, blocks = each * (double)batch->n_seqs;
+  *memory = most(*memory, length * work->traffic.read.per_token / (each * rates->unit_load));
+  *rest *= rates->units / least(rates->units, most(blocks, 1));
+  if (!work->pool_makes) return;
+  double at_once = each * (work->pool_cols <= POOL_WARP_COLS ? POOL_WARPS : 1),
+         waves = ceil(blocks / (POOL_RESIDENT * rates->units));
+  *memory = most(*memory, waves * ceil(length / at_once) * rates->start_us / US);
+}
+
 // `again`: bytes of operands that are read again, from the cache.
 static struct cost price(const struct kernel_work *work, const struct device_rates *rates,
                          const struct batch_size *batch, const struct byte_bounds *read,
@@ -205,6 +224,7 @@ static struct cost price(const struct kernel_work *work, const struct device_rat
   double product = product_seconds(work, rates, batch),
          rest = epilogue_seconds(work, rates, batch) + finish_seconds(work, rates, batch) +
                 vector_seconds(work, rates, batch);
+  fold_sequences(work, rates, batch, &memory, &rest);
   cost.memory_us = US * memory;
   cost.compute_us = US * (product + rest);
   bool starts = product > 0; // a pipeline that has to fill

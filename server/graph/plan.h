@@ -108,6 +108,9 @@ struct kernel_work {
   // whole rows, and how many times a row is passed over when they do not fit.
   double live_row_bytes;
   int32_t row_passes;
+  // Columns of what is folded over a sequence's tokens; 0: nothing is. Does it make their rows?
+  int32_t pool_cols;
+  bool pool_makes;
 };
 
 // The size of a batch, as costs and traffic see it.

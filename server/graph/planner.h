@@ -131,6 +131,9 @@ int planner_epilogue_worth(struct planner *planner, const struct group *group, c
 // Should two row groups that may be one be one? NULL, or why not.
 const char *planner_merge_worth(struct planner *planner, const struct group *a,
                                 const struct group *b);
+// Should a pooling make the rows that it pools? NULL, or why not.
+const char *planner_pool_worth(struct planner *planner, const struct group *a,
+                               const struct group *b);
 
 // Should a product or an attention do the nodes of `finish` on its result? NULL, or why not.
 const char *planner_finish_worth(struct planner *planner, const struct group *group,

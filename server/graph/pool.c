@@ -46,8 +46,9 @@ int planner_operands_before(const struct planner *planner, const struct group *g
   return program.n_inputs + n_index;
 }
 
+// Inputs of one kernel that does both, and bytes of the values of a token's row that it holds.
 static int operands_inside(const struct planner *planner, const struct group *a,
-                           const struct group *b) {
+                           const struct group *b, int64_t *row_bytes) {
   struct row_builder builder;
   struct row_program program;
   int32_t index_tensors[ROW_MAX_INPUTS];
@@ -57,6 +58,7 @@ static int operands_inside(const struct planner *planner, const struct group *a,
   n += program.n_inputs + n_index;
   if (!planner_before_program(planner, b, a, &builder, &program, index_tensors, &n_index))
     return STEP_MAX_IN + 1;
+  *row_bytes = (program.n_regs + 1) * (int64_t)program.cols * (int64_t)sizeof(float);
   return n + program.n_inputs + n_index;
 }
 
@@ -92,7 +94,11 @@ const char *planner_pool_refusal(struct planner *planner, const struct group *a,
         return "its rows are made from a tile in cache, and the tile would be written in their "
                "place";
   }
-  if (a->n_nodes + b->n_nodes > STEP_MAX_NODES || operands_inside(planner, a, b) > STEP_MAX_IN)
+  int64_t row_bytes = 0, most = planner->plan->rates.pool_row_bytes;
+  if (a->n_nodes + b->n_nodes > STEP_MAX_NODES ||
+      operands_inside(planner, a, b, &row_bytes) > STEP_MAX_IN)
     return PLANNER_WHY_NODES;
-  return NULL;
+  if (most > 0 && row_bytes > most)
+    return "a kernel that pools what it makes would hold more values of a row than fit";
+  return planner->mode == FUSION_AUTO ? planner_pool_worth(planner, a, b) : NULL;
 }

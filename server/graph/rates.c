@@ -30,7 +30,9 @@ struct device_rates device_rates_gpu(void) {
                 [CLASS_OWN] = {.rows = 2048, .cols = 1056},
                 // tiles of 128 on 132 multiprocessors, all rows first
                 [CLASS_PLAIN] = {.cols = 256}},
-      .row_bytes = 3 << 20, // 96 floats a thread, 1,024 threads, clusters of 8 blocks
+      .row_bytes = 3 << 20,       // 96 floats a thread, 1,024 threads, clusters of 8 blocks
+      .pool_row_bytes = 64 << 10, // 64 floats a thread, 256 threads
+      .pool_blocks = 8,
   };
   rates.product[DTYPE_F32] = 34e12;
   rates.product[DTYPE_F16] = 770e12;

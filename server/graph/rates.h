@@ -63,6 +63,10 @@ struct device_rates {
   // that compute: in registers (GPU), in the core's own cache (CPU). Of longer rows it passes over
   // the values again for every reduction.
   int64_t row_bytes;
+  // Of kernels that make the rows they pool: the most bytes of one row's values (0: no limit), and
+  // how many blocks share a sequence. The row generator's numbers, as above.
+  int64_t pool_row_bytes;
+  int32_t pool_blocks;
 };
 
 // Defaults, for a device that has not been measured. GPU: an H200. CPU: `threads` cores of a

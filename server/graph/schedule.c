@@ -55,7 +55,7 @@ static const char *fused_reason(const struct planner *planner, int32_t producer,
     return "on each piece of the attention's result, before it is written";
   return group->kind == GROUP_LINEAR ? "in the product's epilogue, on the accumulator"
          : planner->nodes[consumer].op == OP_POOL
-             ? "pooled as its rows are made: they stay in the first-level cache"
+             ? "pooled as its rows are made: they are never in memory"
              : "same rows: one program, the tensor stays in registers";
 }
 

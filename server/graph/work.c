@@ -19,7 +19,18 @@ static void add_kinds(enum row_kind rows, const struct row_program *program,
   rate_add(&work->reduced_flops, rows, reduced * program->cols);
 }
 
+// More than a first row is pooled of rows of `cols`, which the kernel makes, or finds in memory.
+static void add_pool(struct kernel_work *work, int32_t cols, bool makes) {
+  if (cols > work->pool_cols) work->pool_cols = cols;
+  work->pool_makes = work->pool_makes || makes;
+}
+
 static void row_rates(const struct step *step, struct kernel_work *work) {
+  for (int i = 0; i < step->row.n_inputs; i++) {
+    enum row_input_class cls = step->row.inputs[i].cls;
+    if (cls == IN_POOL_MEAN || cls == IN_POOL_MAX)
+      add_pool(work, step->in[i].cols, step->in[i].place == PLACE_STEP);
+  }
   add_kinds(step->rows, &step->row, work);
   add_kinds(step_before_rows(step), &step->before, work);
   for (int i = 0; i < step->row.n_outputs; i++)
@@ -201,8 +212,10 @@ static void add_row_node(const struct planner *planner, const struct node *node,
     rate_add(&work->special_flops, out->rows, special);
     rate_add(&work->reduced_flops, out->rows, reduced);
   }
-  if (node->op == OP_POOL && node->attrs.pool != POOL_CLS)
+  if (node->op == OP_POOL && node->attrs.pool != POOL_CLS) {
     rate_add(&work->traffic.flops, ROWS_TOKENS, out->cols);
+    add_pool(work, out->cols, in_set(planner, planner->producer[node->in[0]]));
+  }
   if (in_epilogue) {
     rate_add(&work->epilogue_flops, out->rows, flops);
     rate_add(&work->epilogue_special, out->rows, special);

@@ -16,7 +16,7 @@ enum why_not {
   WHY_EPILOGUE,
   WHY_FINISH,
   WHY_SPILL,
-  WHY_SLOWER,
+  WHY_SEQUENCES,
   WHYS
 };
 static const char *const why_not[WHYS] = {
@@ -33,7 +33,9 @@ static const char *const why_not[WHYS] = {
     "and "
     "the bytes saved cost less than the difference",
     "does not pay: one kernel would hold more values of a row than fit, and passing over them "
-    "again costs more than the bytes saved"};
+    "again costs more than the bytes saved",
+    "does not pay: a few sequences keep few of the device's units busy, and a kernel of its own "
+    "makes the rows on all of them"};
 
 bool planner_is_worth_reason(const char *reason) {
   for (int i = 0; i < WHYS; i++)
@@ -175,4 +177,20 @@ const char *planner_merge_worth(struct planner *planner, const struct group *a,
   double apart = cost_of(planner, &ways.works[0]).us + cost_of(planner, &ways.works[1]).us;
   bool pays = cost_of(planner, &ways.one_work).us <= apart * (1 + ALIKE);
   return pays ? NULL : why_not[WHY_SPILL];
+}
+
+const char *planner_pool_worth(struct planner *planner, const struct group *a,
+                               const struct group *b) {
+  struct node_set first = {.n = 0}, second = {.n = 0}, one;
+  struct both_ways ways;
+  if (planner->plan->rates.units == 0) return NULL; // it moves less, and starts once
+  node_set_group(planner, a, &first);
+  node_set_group(planner, b, &second);
+  one = first;
+  node_set_group(planner, b, &one);
+  planner_pair(planner, &first, &second, ways.works);
+  ways.one_work = planner_work(planner, &one);
+  double apart = cost_of(planner, &ways.works[0]).us + cost_of(planner, &ways.works[1]).us;
+  bool pays = cost_of(planner, &ways.one_work).us <= apart * (1 + ALIKE);
+  return pays ? NULL : why_not[WHY_SEQUENCES];
 }

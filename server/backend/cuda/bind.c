@@ -14,11 +14,13 @@ void cuda_plan_caps(const struct device *device, struct plan_caps *out) {
       .epilogue_kinds =
           1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL,
       .epilogue_max = EPILOGUE_MAX,
+      .pool_before = true,
   };
   for (int dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++)
     out->dtype_ok[dtype] = true;
   out->rates = device_rates_gpu();
-  if (device->sm < 90) out->rates.row_bytes /= 8; // no clusters of blocks
+  if (device->sm < 90) // no clusters of blocks
+    out->rates.row_bytes /= 8, out->rates.pool_blocks = 1;
 }
 
 // ---- weights ----

@@ -78,7 +78,8 @@ static struct view operand_view(const struct lane *lane, const struct operand *o
     v.data = (void *)(uintptr_t)lane->geometry.positions;
     v.stride = 1;
   } else {
-    FW_ASSERT(operand->place == PLACE_NONE); // no tiles: plan_caps.row_chains is false
+    // no tiles: plan_caps.row_chains is false. PLACE_STEP: the kernel makes it
+    FW_ASSERT(operand->place == PLACE_NONE || operand->place == PLACE_STEP);
   }
   return v;
 }

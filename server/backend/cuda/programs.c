@@ -14,7 +14,7 @@ _Static_assert(6 * STEP_MAX_NODES + ROW_MAX_INPUTS + ROW_MAX_OUTPUTS <= ROW_IR_M
 
 struct job {
   const struct step *step; // the first one with this program
-  struct row_ir ir;
+  struct row_ir ir, before_ir;
   struct row_tile tiles[ROW_VARIANTS];
   struct cubin cubin;
   bool known; // the generator takes the program
@@ -30,9 +30,25 @@ struct compilation {
 };
 
 // ---- which programs ----
+// The input that a step's program pools of what `before` makes.
+static uint8_t made_by(const struct step *step) {
+  uint8_t i = 0;
+  while (step->in[i].place != PLACE_STEP)
+    i++;
+  return i;
+}
+
+static bool same_kernel(const struct step *a, const struct step *b) {
+  if (memcmp(&a->row, &b->row, sizeof a->row) != 0) return false;
+  if (a->before.n_insts == 0 || b->before.n_insts == 0)
+    return a->before.n_insts == b->before.n_insts;
+  return memcmp(&a->before, &b->before, sizeof a->before) == 0 && a->before_in == b->before_in &&
+         made_by(a) == made_by(b);
+}
+
 static int32_t job_of(const struct compilation *c, const struct step *step) {
   for (int32_t i = 0; i < c->n; i++)
-    if (memcmp(&c->jobs[i].step->row, &step->row, sizeof step->row) == 0) return i;
+    if (same_kernel(c->jobs[i].step, step)) return i;
   return -1;
 }
 
@@ -54,7 +70,11 @@ static char *source_of(struct job *job) {
 }
 
 static void compile(struct device *device, struct job *job) {
-  job->known = row_ir_build(&job->step->row, &job->ir);
+  const struct step *step = job->step;
+  job->known = row_ir_build(&step->row, &job->ir);
+  if (job->known && step->before.n_insts > 0)
+    job->known = row_ir_build_before(&step->before, step->before_in, made_by(step), &job->before_ir,
+                                     &job->ir);
   if (!job->known) return;
   job->ir.clusters = device->sm >= 90;
   char *text = source_of(job);
@@ -92,6 +112,8 @@ static enum status load(struct bound_plan *bound, struct job *job, struct error 
                      job->message[0] ? job->message : "out of memory");
   struct row_kernel *kernel = &bound->kernels[bound->n_kernels];
   int rc = row_kernel_load(&job->step->row, job->tiles, &job->cubin, kernel);
+  if (job->step->before.n_insts > 0)
+    kernel->before = &job->step->before, kernel->before_in = job->step->before_in;
   if (rc == 0) bound->n_kernels++;
   return cuda_check(device, rc, "loading of a generated kernel", err);
 }

@@ -373,6 +373,108 @@ static void fast_rows_match_the_reference(void **state) {
   encoder_free(&e);
 }
 
+// ---- sentence models ----
+// x -> [linear] -> layer norm -> pool -> normalize: one kernel behind the product. Its rows alone
+// and among others.
+static struct rig *sentence_open(struct rig *rig, struct graph *graph, struct world *world,
+                                 struct weight_table *table, struct rng *rng, enum dtype dtype,
+                                 enum pool_kind kind, int32_t cols, enum fusion_mode mode) {
+  struct graph_maker m;
+  maker_init(&m, graph, rng, dtype);
+  int32_t x = maker_input(&m, ROWS_TOKENS, cols),
+          n = maker_layer_norm(&m, maker_binary(&m, OP_ADD, x, maker_linear(&m, x, cols, true)));
+  int32_t p = maker_node(&m, OP_POOL, &n, 1, (struct node_attrs){.pool = kind});
+  graph->outputs[0] = maker_unary(&m, OP_NORMALIZE, p), graph->n_outputs = 1;
+  world_init(world, graph, rng);
+  world_run_nodes(world);
+  *table = (struct weight_table){world_weights(world), graph->n_tensors};
+  struct plan_limits limits = {.max_tokens = 4096, .max_seqs = 64, .max_seqlen = 2048};
+  rig_open(rig, graph, table, mode, &limits);
+  return rig;
+}
+
+static void *sentence_run(struct rig *rig, const int32_t *cu, int32_t n, char *rows) {
+  int32_t *positions = calloc((size_t)cu[n] + 1, sizeof *positions);
+  struct batch_geometry g = {
+      .n_tokens = cu[n], .n_seqs = n, .cu_seqlens = cu, .positions = positions};
+  int64_t *scores = calloc((size_t)n + 1, sizeof *scores);
+  for (int32_t s = 0, at = 0; s < n; s++) {
+    int32_t length = cu[s + 1] - cu[s];
+    for (int32_t i = 0; i < length; i++)
+      positions[at++] = i;
+    if (length > g.max_seqlen) g.max_seqlen = length;
+    g.sum_sq += (int64_t)length * length;
+    scores[s + 1] = g.sum_sq;
+  }
+  g.scores_offset = scores;
+  void *inputs[LIMIT_MODEL_INPUTS] = {rows}, *outputs[LIMIT_MODEL_OUTPUTS] = {0};
+  rig_run(rig, &g, inputs, 1, outputs);
+  free(positions), free(scores);
+  return outputs[0];
+}
+
+static void check_sentences(enum dtype dtype, enum pool_kind kind, int32_t cols,
+                            enum fusion_mode mode, struct rng *rng) {
+  static const int32_t lengths[] = {5, 1, 64, 65, 700, 2, 300, 17};
+  struct graph graph;
+  struct world world;
+  struct weight_table table;
+  struct rig rig;
+  sentence_open(&rig, &graph, &world, &table, rng, dtype, kind, cols, mode);
+  bool makes = false;
+  for (int32_t s = 0; s < rig.plan->n_steps; s++)
+    makes = makes || (rig.plan->steps[s].kind == STEP_ROW && rig.plan->steps[s].before.n_insts > 0);
+  if (mode == FUSION_ON) assert_true(makes);
+  // the world's own batch, against the reference
+  void *inputs[LIMIT_MODEL_INPUTS] = {world.typed[0]}, *outputs[LIMIT_MODEL_OUTPUTS] = {0};
+  rig_run(&rig, &world.geometry, inputs, 1, outputs);
+  double off =
+      output_distance(&rig, 0, world.geometry.n_seqs, outputs[0], world.values[graph.outputs[0]]);
+  if (!(off < 4 * bound_of(dtype))) // the world rounds after every node
+    fail_msg("%s, %d columns, pooling %d, fusion %s: off by %g", dtype_name(dtype), cols, kind,
+             fusion_name(mode), off);
+  free(outputs[0]);
+  // each of eight sequences alone, and in their company
+  int32_t cu[9] = {0};
+  for (int i = 0; i < 8; i++)
+    cu[i + 1] = cu[i] + lengths[i];
+  size_t row = (size_t)cols * dtype_bytes(dtype);
+  char *rows = malloc((size_t)cu[8] * row);
+  for (int64_t i = 0; i < (int64_t)cu[8] * cols; i++) {
+    float value = (float)rng_uniform(rng);
+    if (dtype == DTYPE_F32)
+      ((float *)rows)[i] = value;
+    else
+      ((uint16_t *)rows)[i] = dtype == DTYPE_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
+  }
+  char *all = sentence_run(&rig, cu, 8, rows);
+  for (int i = 0; i < 8; i++) {
+    int32_t own[2] = {0, lengths[i]};
+    char *one = sentence_run(&rig, own, 1, rows + (size_t)cu[i] * row);
+    if (memcmp(all + (size_t)i * row, one, row) != 0)
+      fail_msg("%s, %d columns, pooling %d, fusion %s: sequence %d has other bits alone",
+               dtype_name(dtype), cols, kind, fusion_name(mode), i);
+    free(one);
+  }
+  free(all), free(rows);
+  rig_close(&rig);
+  free((void *)(uintptr_t)table.weights);
+  world_deinit(&world);
+  graph_deinit(&graph);
+}
+
+static void poolings_make_their_rows(void **state) {
+  (void)state;
+  static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+  static const enum pool_kind kinds[] = {POOL_MEAN, POOL_CLS, POOL_MAX};
+  static const int32_t cols[] = {8, 96, 768};
+  struct rng rng = {.state = the_seed};
+  for (int d = 0; d < 3; d++)
+    for (int k = 0; k < 3; k++)
+      for (int mode = 0; mode < FUSION_MODES; mode++)
+        check_sentences(dtypes[d], kinds[k], cols[(d + k) % 3], (enum fusion_mode)mode, &rng);
+}
+
 // ---- random graphs ----
 static void random_graph(enum dtype dtype, int round, double tolerance) {
   struct rng rng = {.state = (uint64_t)round * 104729 + 3 + (uint64_t)dtype};
@@ -450,6 +552,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(both_modes_of_a_model_share_its_weights),
       cmocka_unit_test(padding_replays_and_fallbacks_are_counted),
       cmocka_unit_test(fast_rows_match_the_reference),
+      cmocka_unit_test(poolings_make_their_rows),
       cmocka_unit_test(random_graphs_match_the_reference),
   };
   int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,9 +11,10 @@ static const struct plan_caps caps = {
     .epilogue_kinds =
         1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL,
     .epilogue_max = EPILOGUE_MAX,
+    .pool_before = true,
     .dtype_ok = {false, true, true, true, true, true},
 };
-static int largest;
+static int largest, n_before;
 
 static int check_plan(const struct graph *graph, enum fusion_mode mode) {
   struct plan_limits limits = {.max_tokens = 100, .max_seqs = 10, .max_seqlen = 100};
@@ -29,9 +30,17 @@ static int check_plan(const struct graph *graph, enum fusion_mode mode) {
       assert_int_not_equal(o->place, PLACE_TILE);
     }
     if (step->kind != STEP_ROW) continue;
-    struct row_ir ir;
+    static struct row_ir ir, before_ir;
     struct row_tile tiles[ROW_VARIANTS];
     if (!row_ir_build(&step->row, &ir)) fail_msg("step %s: refused", step->label);
+    if (step->before.n_insts > 0) {
+      uint8_t made = 0;
+      while (step->in[made].place != PLACE_STEP)
+        made++;
+      if (!row_ir_build_before(&step->before, step->before_in, made, &before_ir, &ir))
+        fail_msg("step %s: what it pools is refused", step->label);
+      n_before++;
+    }
     assert_true(row_source_all(&ir, tiles, NULL, 0) > 0);
     assert_true(tiles[ROW_VARIANT_SCALAR].threads > 0); // there is one for any alignment
     if (ir.n > largest) largest = ir.n;
@@ -56,8 +65,9 @@ static void random_graphs_are_taken(void **state) {
       n += check_plan(&graph, (enum fusion_mode)mode);
     graph_deinit(&graph);
   }
-  printf("  %d programs, the largest of %d operations of %d\n", n, largest, ROW_IR_MAX);
-  assert_true(n > 1000);
+  printf("  %d programs, the largest of %d operations of %d; %d make what they pool\n", n, largest,
+         ROW_IR_MAX, n_before);
+  assert_true(n > 1000 && n_before > 5);
 }
 
 // Chains of the op with the most operations of its kind, longer than one kernel may be.

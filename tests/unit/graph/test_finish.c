@@ -160,6 +160,27 @@ static void pooling_takes_what_makes_its_rows(void **state) {
   }
 }
 
+// x (and then the norm), gamma and beta: three values of a column, and the sum.
+static void pooling_makes_no_rows_that_do_not_fit(void **state) {
+  (void)state;
+  for (int fits = 0; fits < 2; fits++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.pool_before = true;
+    b.caps.rates = device_rates_gpu();
+    b.caps.rates.pool_row_bytes = 4 * 8 * 4 - !fits;
+    int32_t x = maker_input(&b.m, ROWS_TOKENS, 8), n = maker_layer_norm(&b.m, x);
+    int32_t p = maker_node(&b.m, OP_POOL, &n, 1, (struct node_attrs){.pool = POOL_MEAN});
+    output_add(&b.graph, p);
+    bench_plan(&b);
+    if (fits)
+      EXPECT_STEPS(&b, "layer_norm+pool");
+    else
+      expect_apart(&b, n, p, "than fit");
+    bench_end(&b);
+  }
+}
+
 // Of the first tokens only those rows are made; a table is read for as many.
 static void pooling_of_first_tokens_makes_no_others(void **state) {
   (void)state;
@@ -218,6 +239,7 @@ int main(void) {
       cmocka_unit_test(finishes_of_two_products_do_not_wait_for_each_other),
       cmocka_unit_test(finish_of_an_attention),
       cmocka_unit_test(pooling_takes_what_makes_its_rows),
+      cmocka_unit_test(pooling_makes_no_rows_that_do_not_fit),
       cmocka_unit_test(pooling_of_first_tokens_makes_no_others),
       cmocka_unit_test(pooling_leaves_rows_of_a_table_to_a_gather),
       cmocka_unit_test(pooling_leaves_rows_that_others_read_or_that_come_from_a_tile),
