@@ -258,7 +258,7 @@ static void put_rows(struct text *t) {
 }
 
 // The loops over a group's rows and vectors; `pad` of the body is six blanks.
-static void put_group_loops(struct text *t) {
+void text_group_loops(struct text *t) {
   const struct row_tile *tile = &t->tile;
   int vectors = t->ir->prog->cols / tile->vector;
   text_put(t, "#pragma unroll\n  for (int q = 0; q < %d; q++)\n#pragma unroll\n", tile->rows);
@@ -279,81 +279,15 @@ static void put_pools(struct text *t) {
   for (int v = 0; v < t->ir->n; v++) {
     if (!text_pooled(t, v)) continue;
     text_pool_block(t, v);
-    put_group_loops(t);
+    text_group_loops(t);
     text_put(t, "      for (int j = 0; j < %d; j++) v%d[q][i][j] = pooled[col + j];\n",
              tile->vector, v);
     text_put(t, "    }\n");
   }
 }
 
-static void put_program(struct text *t);
-
 static bool is_folded_by_block(const struct text *t, int v) {
   return text_made(t, v) || (text_pooled(t, v) && t->tile.slices > 0);
-}
-
-// Token rows, made by groups that take turns, and folded as they come: by each group for itself,
-// then by the block, then by its cluster, always in order. The names inside are their own.
-static void put_before(struct text *t) {
-  const struct row_ir *ir = t->ir;
-  const struct row_tile *tile = &t->tile;
-  int cols = ir->prog->cols, groups = tile->threads / tile->before_group, v = 0;
-  enum row_input_class cls = ir->prog->inputs[ir->made].cls;
-  const char *kind = text_pool_kind(cls);
-  struct text row = {.out = t->used < t->size ? t->out + t->used : NULL,
-                     .size = t->used < t->size ? t->size - t->used : 0,
-                     .ir = ir->before,
-                     .tile = {.style = ROW_GROUP,
-                              .vector = tile->vector,
-                              .threads = tile->threads,
-                              .group = tile->before_group,
-                              .depth = tile->before_depth,
-                              .rows = 1},
-                     .fold = kind};
-  text_put(&row, "  // what in %d pools: rows of a sequence, made by %d groups of %d threads",
-           ir->made, groups * tile->before_blocks, tile->before_group);
-  if (tile->before_blocks > 1) text_put(&row, " in %d blocks", tile->before_blocks);
-  text_put(&row, "\n  __shared__ float made[%d];\n", cols);
-  if (groups > 1) text_put(&row, "  __shared__ float parts[%d];\n", groups * cols);
-  text_put(&row,
-           "  const int begin = a.cu_seqlens[row[0]], end = a.cu_seqlens[row[0] + 1];\n  {\n");
-  text_put(&row, "  const int lane = threadIdx.x %% %d, group = ", tile->before_group);
-  if (tile->before_blocks > 1)
-    text_put(&row, "blockIdx.x %% %d * %d + ", tile->before_blocks, groups);
-  text_put(&row, "threadIdx.x / %d;\n  float folded[%d][%d];\n", tile->before_group,
-           tile->before_depth, tile->vector);
-  text_put(&row, "#pragma unroll\n  for (int i = 0; i < %d; i++)\n#pragma unroll\n",
-           tile->before_depth);
-  text_put(&row, "    for (int j = 0; j < %d; j++) folded[i][j] = %s;\n", tile->vector,
-           cls == IN_POOL_MAX ? "begin < end ? -INFINITY : 0.0f" : "0.0f");
-  text_put(&row, "  for (int from = begin; from < end%s; from += %d) {\n",
-           cls == IN_POOL_CLS ? " && from == begin" : "", groups * tile->before_blocks);
-  text_put(&row, "  const bool live[1] = {from + group < end};\n");
-  text_put(&row, "  const long long row[1] = {live[0] ? from + group : end - 1};\n");
-  if (tile->before_group > 32)
-    text_put(&row, "  __syncthreads(); // the last row's sums have been picked up\n");
-  put_program(&row);
-  text_put(&row, "  }\n");
-  put_group_loops(&row);
-  text_put(&row, "      for (int j = 0; j < %d; j++) ", tile->vector);
-  if (groups > 1)
-    text_put(&row, "parts[threadIdx.x / %d * %d + col + j] = folded[i][j];\n", tile->before_group,
-             cols);
-  else
-    text_put(&row, "made[col + j] = folded[i][j];\n");
-  text_put(&row, "    }\n  }\n  fw_made<%s, %d, %d, %d, %d>(made, %s, end - begin);\n", kind, cols,
-           groups, tile->before_blocks, tile->threads, groups > 1 ? "parts" : "made");
-  if (tile->before_blocks > 1)
-    text_put(&row, "  if (blockIdx.x %% %d != 0) return;\n", tile->before_blocks);
-  t->used += row.used;
-  while (!text_made(t, v))
-    v++;
-  for (; v < ir->n; v++) {
-    if (!text_made(t, v)) continue;
-    put_group_loops(t);
-    text_put(t, "      for (int j = 0; j < %d; j++) v%d[q][i][j] = made[col + j];\n    }\n",
-             tile->vector, v);
-  }
 }
 
 static void put_group_arrays(struct text *t) {
@@ -370,10 +304,10 @@ static void put_group_arrays(struct text *t) {
     any |= text_hoisted(t, v) && !is_folded_by_block(t, v);
   }
   if (tile->slices > 0) put_pools(t);
-  if (ir->before) put_before(t);
+  if (ir->before) text_before(t);
   if (!any) return;
   text_put(t, "  // everything is read before anything is written\n");
-  put_group_loops(t);
+  text_group_loops(t);
   for (int v = 0; v < ir->n; v++) {
     if (!text_hoisted(t, v) || is_folded_by_block(t, v)) continue;
     char name[32];
@@ -387,7 +321,7 @@ static void put_group_arrays(struct text *t) {
 }
 
 // Segment by segment, on the rows at hand.
-static void put_program(struct text *t) {
+void text_program(struct text *t) {
   const struct row_ir *ir = t->ir;
   bool wanted[ROW_IR_MAX] = {false}, stream = t->tile.style == ROW_STREAM;
   char loop[64], count[16];
@@ -407,7 +341,7 @@ static void put_program(struct text *t) {
         text_put(t, "  for (int q = 0, col = lane * %d; col < %d; col += %d) {\n", t->tile.vector,
                  ir->prog->cols, t->tile.group * t->tile.vector);
       } else {
-        put_group_loops(t);
+        text_group_loops(t);
       }
       put_vector(t, wanted, stream ? "    " : "      ");
       text_put(t, stream ? "  }\n" : "    }\n");
@@ -418,7 +352,7 @@ static void put_program(struct text *t) {
 
 static void put_by_rows(struct text *t) {
   put_rows(t);
-  put_program(t);
+  text_program(t);
 }
 
 static void put_tile_index(struct text *t) {

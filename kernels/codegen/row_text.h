@@ -35,6 +35,12 @@ void text_pool_block(struct text *t, int value);
 void text_pool(struct text *t, int value, const char *name, const char *pad);
 void text_scalar_load(struct text *t, int value, const char *pad);
 
+// row_source.c: the loops over a group's rows and vectors, `pad` of whose body is six blanks; the
+// program's segments on the rows at hand.
+void text_group_loops(struct text *t);
+void text_program(struct text *t);
+// row_before.c: what input `made` of the program pools, made and folded, into its values.
+void text_before(struct text *t);
 // row_listing.c: what kernel `name` computes and how it is spread, as comments.
 void text_listing(struct text *t, const char *name);
 

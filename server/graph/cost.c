@@ -200,7 +200,8 @@ static void fold_sequences(const struct kernel_work *work, const struct device_r
                            const struct batch_size *batch, double *memory, double *rest) {
   if (rates->units == 0 || work->pool_cols == 0 || batch->n_tokens == 0) return;
   double length = (double)batch->sum_sq / (double)batch->n_tokens,
-         each = work->pool_makes ? rates->pool_blocks : 1, blocks = each * (double)batch->n_seqs;
+         each = work->pool_makes ? most(rates->pool_blocks, 1) : 1,
+         blocks = each * (double)batch->n_seqs;
   *memory = most(*memory, length * work->traffic.read.per_token / (each * rates->unit_load));
   *rest *= rates->units / least(rates->units, most(blocks, 1));
   if (!work->pool_makes) return;

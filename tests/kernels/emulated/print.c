@@ -26,6 +26,13 @@ static bool print_activations(const char *path) {
   return fputs(from, stdout) >= 0 && !strstr(from, "asm");
 }
 
+// The conversions that the prelude has as PTX, behind it, since their types are its.
+static const char behind[] =
+    "#include \"kernels/codegen/prelude.cuh\"\n"
+    "static inline float fw_widen(fw_f16 x) { return f16_to_f32(x.bits); }\n"
+    "static inline void fw_narrow(float x, fw_bf16 *y) { y->bits = f32_to_bf16(x); }\n"
+    "static inline void fw_narrow(float x, fw_f16 *y) { y->bits = f32_to_f16(x); }\n";
+
 static bool print_kernel(int n) {
   static char text[1 << 18];
   static struct row_ir before_ir, ir;
@@ -41,7 +48,7 @@ static bool print_kernel(int n) {
 int main(int argc, char **argv) {
   printf("#include \"emulation.h\"\n");
   if (argc != 2 || !print_activations(argv[1])) return 1;
-  printf("#include \"kernels/codegen/prelude.cuh\"\n#include \"conversions.h\"\n");
+  fputs(behind, stdout);
   for (int n = 0; n < EMULATED_CASES; n++)
     if (!print_kernel(n)) return 1;
   printf("void emulated_kernel(int n, const void *args) {\n"

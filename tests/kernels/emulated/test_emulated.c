@@ -189,14 +189,11 @@ static void kernels_match_the_reference(void **state) {
     run(&w, 0, SEQS, 0, all);
     reference(&w, want);
     compare(&w, all, want);
-    for (int order = 1; order < 3; order++) {
-      run(&w, 0, SEQS, order, again);
-      same_bits(&w, all, again, 0, SEQS);
-      release(again, outputs);
-    }
+    run(&w, 0, SEQS, 1 + n % 2, again); // the warps in another order
+    same_bits(&w, all, again, 0, SEQS);
     run(&w, 3, 1, 0, alone); // a sequence by itself
     same_bits(&w, all, alone, 3, 1);
-    release(all, outputs), release(alone, outputs);
+    release(all, outputs), release(again, outputs), release(alone, outputs);
     for (int o = 0; o < outputs; o++)
       free(want[o]);
     made += w.c.before_recipe != NULL;

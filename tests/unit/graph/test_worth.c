@@ -315,6 +315,7 @@ static void random_plans_are_the_same_every_time(void **state) {
       maker_init(&b.m, &b.graph, &rng, round % 2 ? DTYPE_BF16 : DTYPE_F32);
       maker_random(&b.m, 1 + rng_below(&rng, 40));
       b.caps.rates = odd_rates(round * 2654435761u >> 20), b.caps.row_chains = round % 3 == 0;
+      b.caps.pool_before = round % 2;
       bench_plan(&b, 4096);
       plan_dump(b.plan, &b.graph, again ? second : first, sizeof first);
       for (int32_t d = 0; d < b.plan->n_decisions && !again; d++)
