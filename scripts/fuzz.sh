@@ -49,8 +49,11 @@ fuzz_one() {
   if [ "$code" = 0 ] && [ "$long" -gt 0 ]; then fuzz_session "$name" "$kind=$long" ${short:+-max_len=4096} || code=$?; fi
   local runs seconds=$((SECONDS - began))
   runs=$(awk '/number_of_executed_units/ {sum += $2} END {print sum + 0}' "$log")
-  [ "$code" = 0 ] || { tail -n 30 "$log" >&2; note "$name: FAILED, see .cache/fuzz/"; }
-  [ "$code" != 0 ] || note "$name: $runs runs"
+  case $code in
+    0) note "$name: $runs runs" ;;
+    72) note "$name: interrupted after $runs runs" ;;
+    *) tail -n 30 "$log" >&2; note "$name: FAILED, see .cache/fuzz/" ;;
+  esac
   if [ "$kind" = -runs ]; then fuzz_record "$name" "$runs" "$seconds" "$code"; fi
   return "$code"
 }
@@ -72,6 +75,7 @@ fuzz_record() {
   [ "$4" != 72 ] || verdict="nothing found until it was interrupted"
   printf '%s %-12s %9d runs %6d s %7d/s  %s  %s\n' "$(date -u +%F)" "$1" "$2" "$3" $(($2 / ($3 > 0 ? $3 : 1))) \
     "$(git -C "$FW_ROOT" rev-parse --short HEAD)" "$verdict" >>"$FW_ROOT/bench/results/fuzz.txt"
+  note "$1: $(awk -v name="$1" '$2 == name && /nothing found/ {sum += $3} END {print sum + 0}' "$FW_ROOT/bench/results/fuzz.txt") runs in all recorded sessions"
 }
 
 fuzz_canary() {
