@@ -20,6 +20,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -96,13 +97,21 @@ static enum status load(struct daemon *daemon, struct error *err) {
   return status == STATUS_OK ? audits_start(&daemon->parts.audits, err) : status;
 }
 
+// The host of an address that is listened on, for "%.*s".
+static int host_bytes(const char *address) {
+  const char *colon = strrchr(address, ':');
+  return colon != NULL ? (int)(colon - address) : 0;
+}
+
 // The one line that scripts wait for. On stdout, whatever the log level.
 static void print_ready(const struct daemon *daemon) {
-  char admin[64] = "";
+  const char *listen = daemon->conf->listen, *at = daemon->conf->admin;
+  char admin[sizeof daemon->conf->admin + 32] = "";
   if (net_admin_port(daemon->net) > 0)
-    snprintf(admin, sizeof admin, " admin=127.0.0.1:%d", net_admin_port(daemon->net));
-  printf("fusewired ready: grpc=127.0.0.1:%d%s models=%d device=%s start_ms=%lld\n",
-         net_port(daemon->net), admin, registry_count(daemon->parts.registry),
+    snprintf(admin, sizeof admin, " admin=%.*s:%d", host_bytes(at), at,
+             net_admin_port(daemon->net));
+  printf("fusewired ready: grpc=%.*s:%d%s models=%d device=%s start_ms=%lld\n", host_bytes(listen),
+         listen, net_port(daemon->net), admin, registry_count(daemon->parts.registry),
          daemon->parts.devices.backend->name,
          (long long)((clock_now_ns() - daemon->started_ns) / NS_PER_MS));
   fflush(stdout);
