@@ -28,7 +28,10 @@ cmd_bench() {
       (cd "$FW_ROOT" && build/release/tests/graph_test_recorded)
       return
       ;;
-    *) die "which one? ./dev bench cpu|rpc|overload|ab|soak|deadlines|tsan|faults|chain|reductions|epilogue|attention|predicted" ;;
+    *)
+      die "which one? ./dev bench cpu|rpc|overload|ab|soak|deadlines|tsan|faults|chain|reductions|epilogue|attention" \
+        "or predicted"
+      ;;
   esac
   mkdir -p "$FW_ROOT/bench/results"
   need_packages "${PACKAGES_BUILD[@]}" "${PACKAGES_DEMO[@]}"
