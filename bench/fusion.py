@@ -1,8 +1,10 @@
 """fusion.py EXPERIMENT [--from LINES.jsonl] : fused beside separate, measured beside predicted; table, CSV and SVG.
 
 EXPERIMENT is chain, reductions, epilogue or attention (bench/fusion.h says what each is). Runs the CPU's program, or reads what
-libexec/cuda_bench_fusion of the package printed on a host with a GPU. What is drawn of a recording that tests/unit/graph/test_recorded.c
-knows (those of bench/results) is what the cost model predicts today, not on the day of the recording. Writes bench/results/fusion-EXPERIMENT-DEVICE.csv and .svg.
+libexec/cuda_bench_fusion of the package printed on a host with a GPU. What is drawn of a recording that
+tests/unit/graph/test_recorded.c knows (those of bench/results) is what the cost model predicts today, not on the day
+of the recording.
+Writes bench/results/fusion-EXPERIMENT-DEVICE.csv and .svg.
 """
 import argparse
 import csv
@@ -41,7 +43,8 @@ def predict_again(path, lines):
     program = f"{ROOT}/build/release/tests/graph_test_recorded"
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/predictions"
-        subprocess.run([program], cwd=ROOT, env={**os.environ, "FUSEWIRE_PREDICTIONS": out}, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([program], cwd=ROOT, env={**os.environ, "FUSEWIRE_PREDICTIONS": out},
+                       stdout=subprocess.DEVNULL, check=True)
         with open(out) as file:
             found = [json.loads(line) for line in file]
     found = [line for line in found if line.pop("recording") == os.path.basename(path)]

@@ -253,7 +253,8 @@ def run(given):
     servers = [Ours()] + [GrpcCpp(mode) for mode in given.modes.split(",") if mode]
     floor = [] if TLS else [BareTcp()]
     rows = []
-    print("| bytes | streams | server | calls/s | CPU us/call | floors | p50 us | p99 us | peak RSS MiB | noise |\n" + "|---" * 10 + "|")
+    print("| bytes | streams | server | calls/s | CPU us/call | floors | p50 us | p99 us | peak RSS MiB | noise |\n" +
+          "|---" * 10 + "|")
     cases = [(size, int(streams)) for size in given.sizes.split(",") for streams in given.streams.split(",")]
     if given.cases:
         cases = [(size, int(streams)) for size, streams in (case.split("x") for case in given.cases.split(","))]

@@ -26,7 +26,8 @@ def audit_rpc(daemon):
 
 
 def audit_command(daemon, *arguments):
-    return subprocess.run([client_path(), "audit", *arguments, "--url", daemon.address], capture_output=True, text=True, timeout=60)
+    return subprocess.run([client_path(), "audit", *arguments, "--url", daemon.address], capture_output=True,
+                          text=True, timeout=60)
 
 
 class AuditTest(unittest.TestCase):
