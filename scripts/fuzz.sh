@@ -75,7 +75,8 @@ fuzz_record() {
   [ "$4" != 72 ] || verdict="nothing found until it was interrupted"
   printf '%s %-12s %9d runs %6d s %7d/s  %s  %s\n' "$(date -u +%F)" "$1" "$2" "$3" $(($2 / ($3 > 0 ? $3 : 1))) \
     "$(git -C "$FW_ROOT" rev-parse --short HEAD)" "$verdict" >>"$FW_ROOT/bench/results/fuzz.txt"
-  note "$1: $(awk -v name="$1" '$2 == name && /nothing found/ {sum += $3} END {print sum + 0}' "$FW_ROOT/bench/results/fuzz.txt") runs in all recorded sessions"
+  local sum='$2 == name && /nothing found/ {sum += $3} END {print sum + 0}'
+  note "$1: $(awk -v name="$1" "$sum" "$FW_ROOT/bench/results/fuzz.txt") runs in all recorded sessions"
 }
 
 fuzz_canary() {

@@ -9,8 +9,8 @@ from harness.daemon import Daemon, daemon_path
 from harness.run import ROOT
 
 BLOCK = os.path.join(ROOT, "tests", "e2e", "models", "block.yaml")
-FIELDS = {"read", "triad", "copy", "write", "cache", "vector", "reduced", "special", "special_16", "softmax", "epilogue", "finish",
-          "attention_finish", "fused_product", "launch_us", "product_fp32", "product_fp16", "product_bf16"}
+FIELDS = {"read", "triad", "copy", "write", "cache", "vector", "reduced", "special", "special_16", "softmax", "epilogue",
+          "finish", "attention_finish", "fused_product", "launch_us", "product_fp32", "product_fp16", "product_bf16"}
 # The first product of the block, with what may be in its epilogue. The block is planned for 256 rows.
 SHAPE = ["96", "48", "128", "fp32", "fp32", "bias,gelu"]  # columns, K, rows: speaks for plans of 64 to 256 rows
 
