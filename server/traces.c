@@ -36,7 +36,8 @@ enum status traces_open(const struct server_conf *conf, struct exporter **out, s
 
 void traces_check(const struct server_conf *conf, int *n_errors) {
   struct error err;
-  if (conf->trace_endpoint[0] && post_check(conf->trace_endpoint, &err) != STATUS_OK)
+  const bool http = strncmp(conf->trace_endpoint, "http", 4) == 0; // else it is told already
+  if (http && post_check(conf->trace_endpoint, &err) != STATUS_OK)
     daemon_report_setting(conf, &err, n_errors);
   if (conf->trace_ca[0] && access(conf->trace_ca, R_OK) != 0) {
     (void)error_set(&err, STATUS_NOT_FOUND, "trace.ca: cannot read %.200s", conf->trace_ca);

@@ -227,6 +227,13 @@ enum status server_conf_load(const char *path, struct server_conf *conf,
   struct conf_doc *doc = conf_load(path, &report, &code);
   if (doc == NULL) return code;
   const struct conf_node *root = conf_root(doc);
+  if (conf_find(root, "graph") != NULL && conf_find(root, "inputs") != NULL) {
+    conf_fail(&report, root,
+              "a model file (it has a graph), where settings are expected; models are "
+              "given without --config, or listed under models");
+    conf_free(doc);
+    return STATUS_INVALID_ARGUMENT;
+  }
   char words[512];
   words_of(-1, words, sizeof words);
   size_t used = strlen(words);

@@ -450,6 +450,12 @@ static void load_parts(struct loader *l) {
               "the file has no keys; expected \"name\", \"inputs\", \"graph\" and \"outputs\"");
     return;
   }
+  if (conf_find(l->root, "graph") == NULL &&
+      (conf_find(l->root, "server") != NULL || conf_find(l->root, "models") != NULL)) {
+    conf_fail(l->report, l->root,
+              "settings, where a model file is expected; settings are given with --config");
+    return;
+  }
   (void)conf_check_keys(l->report, l->root, KEYS);
   read_identity(l);
   read_modes(l);

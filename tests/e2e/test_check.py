@@ -131,6 +131,17 @@ class CheckTest(unittest.TestCase):
                 path = self.write("server.yaml", text)
                 self.assert_refused(["--config", path], path, line, words)
 
+    def test_the_two_kinds_of_files_are_told_apart(self):
+        model, settings = self.write("model.yaml", BLOCK), self.write("settings.yaml", "server: {listen: ':0'}\nmodels: []\n")
+        output = self.assert_refused(["--config", model], model, 1, ["a model file", "without --config"])
+        self.assertNotIn("unknown key", output)
+        output = self.assert_refused([settings], settings, 1, ["settings", "--config"])
+        self.assertNotIn("unknown key", output)
+
+    def test_an_endpoint_that_is_no_url_is_told_once(self):
+        path = self.write("server.yaml", "trace: {endpoint: foo}\n")
+        self.assertEqual(self.assert_refused(["--config", path], path, 1, ["trace.endpoint"]).count("endpoint"), 1)
+
     def test_things_that_are_no_files(self):
         fifo = os.path.join(self.folder, "fifo")
         os.mkfifo(fifo)
