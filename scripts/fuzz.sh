@@ -37,7 +37,8 @@ fuzz_names() {
 # fuzz_one NAME LIMIT : LIMIT is libFuzzer's own option. A target whose source says `// max_len: N` gets inputs of at most N bytes
 # in nine tenths of its runs, since short ones run many times as often, and up to 4,096 in the rest.
 fuzz_one() {
-  local name=$1 kind=${2%=*} all=${2#*=} log=$FW_CACHE/fuzz/$1.log began=$SECONDS code=0 short long
+  local name=$1 kind=${2%=*} all=${2#*=} log=$FW_CACHE/fuzz/$1.log began=$SECONDS code=0 short long commit
+  commit=$(git -C "$FW_ROOT" rev-parse --short HEAD)
   mkdir -p "$FW_CACHE/fuzz/$name"
   # Copied first, so that a build meanwhile is no matter.
   cp "$FW_ROOT/build/fuzz/tests/fuzz/fuzz_$name" "$FW_CACHE/fuzz/fuzz_$name"
@@ -54,7 +55,7 @@ fuzz_one() {
     72) note "$name: interrupted after $runs runs" ;;
     *) tail -n 30 "$log" >&2; note "$name: FAILED, see .cache/fuzz/" ;;
   esac
-  if [ "$kind" = -runs ]; then fuzz_record "$name" "$runs" "$seconds" "$code"; fi
+  if [ "$kind" = -runs ]; then fuzz_record "$name" "$runs" "$seconds" "$code" "$commit"; fi
   return "$code"
 }
 
@@ -74,7 +75,7 @@ fuzz_record() {
   [ "$4" = 0 ] || verdict="FOUND something"
   [ "$4" != 72 ] || verdict="nothing found until it was interrupted"
   printf '%s %-12s %9d runs %6d s %7d/s  %s  %s\n' "$(date -u +%F)" "$1" "$2" "$3" $(($2 / ($3 > 0 ? $3 : 1))) \
-    "$(git -C "$FW_ROOT" rev-parse --short HEAD)" "$verdict" >>"$FW_ROOT/bench/results/fuzz.txt"
+    "$5" "$verdict" >>"$FW_ROOT/bench/results/fuzz.txt"
   local sum='$2 == name && /nothing found/ {sum += $3} END {print sum + 0}'
   note "$1: $(awk -v name="$1" "$sum" "$FW_ROOT/bench/results/fuzz.txt") runs in all recorded sessions"
 }
