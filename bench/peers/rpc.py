@@ -265,11 +265,11 @@ def run(given):
                 found[server.name].append(measure(server, size, streams, given.seconds))
         for name, runs in found.items():
             row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-            beside = zip(runs, found["bare_tcp"]) if floor else []
-            row["floors"] = statistics.median([run["cpu_us"] / low["cpu_us"] for run, low in beside] or [0])
+            if floor:
+                row["floors"] = statistics.median(run["cpu_us"] / low["cpu_us"] for run, low in zip(runs, found["bare_tcp"]))
             rows.append({"bytes": SIZES[size], "streams": streams, "server": name, **row})
             print(f"| {size} | {streams} | {name} | {row['calls_per_s']:.0f} | {row['cpu_us']:.1f} | "
-                  f"{row['floors']:.2f} | {row['p50_us']:.0f} | "
+                  f"{format(row['floors'], '.2f') if floor else '-'} | {row['p50_us']:.0f} | "
                   f"{row['p99_us']:.0f} | {row['peak_rss_mib']:.0f} | {row['noise'] * 100:.0f}% |", flush=True)
     slopes = {}
     if not given.no_callgrind:
