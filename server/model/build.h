@@ -13,7 +13,9 @@
 #define BUILD_NONE (-1)    // no such tensor
 #define BUILD_UNKNOWN (-2) // could not be made because of an error that was reported
 #define BUILD_SCOPES 4     // nested repeats
-#define BUILD_BROKEN 64    // names that are remembered as broken; with more, none is missed
+#define BUILD_STEPS                                                                                \
+  (4 * LIMIT_GRAPH_NODES) // with repeats written out; behind an error steps make no nodes
+#define BUILD_BROKEN 64   // names that are remembered as broken; with more, none is missed
 
 struct builder {
   struct conf_report *report;
@@ -23,6 +25,7 @@ struct builder {
   int32_t current;         // what a step without `in` reads: the output of the one before
   int32_t input_tensor[LIMIT_MODEL_INPUTS]; // graph tensor of an input in the compute dtype;
                                             // BUILD_NONE: not made yet
+  int n_steps;                              // that were tried
   int n_scopes;
   struct {
     const char *as;

@@ -452,8 +452,7 @@ static void load_parts(struct loader *l) {
   }
   if (conf_find(l->root, "graph") == NULL &&
       (conf_find(l->root, "server") != NULL || conf_find(l->root, "models") != NULL)) {
-    conf_fail(l->report, l->root,
-              "settings, where a model file is expected; settings are given with --config");
+    conf_fail(l->report, l->root, "settings, not a model file; settings are given with --config");
     return;
   }
   (void)conf_check_keys(l->report, l->root, KEYS);

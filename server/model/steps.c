@@ -348,7 +348,8 @@ static int32_t step_repeat(struct builder *b, const struct conf_node *step) {
   int errors = b->report->n_errors, s = b->n_scopes++;
   b->scopes[s].as = as;
   int32_t i = 0;
-  for (; i < times && b->report->n_errors == errors; i++) { // an error is told once
+  // An error is told once, and behind one made before nothing comes of any number of steps.
+  for (; i < times && b->report->n_errors == errors && b->n_steps < BUILD_STEPS; i++) {
     b->scopes[s].value = i;
     build_steps(b, body);
   }
@@ -450,10 +451,18 @@ static int32_t run_step(struct builder *b, const struct conf_node *args, const c
   return i < N_STEPS ? steps[i].build(b, args) : plain(b, args, op, (struct node_attrs){0});
 }
 
+static bool may_go_on(struct builder *b, const struct conf_node *item) {
+  if (b->n_steps < BUILD_STEPS) return b->n_steps++, true;
+  if (b->report->n_errors == 0)
+    conf_fail(b->report, item, "more than %d steps, with repeats written out", BUILD_STEPS);
+  return false;
+}
+
 static void build_step(struct builder *b, const struct conf_node *item) {
   const char *word;
   const struct conf_node *args = step_arguments(b, item, &word);
-  b->current = args != NULL ? run_step(b, args, word, item->kind == CONF_MAP) : BUILD_UNKNOWN;
+  bool run = args != NULL && may_go_on(b, item);
+  b->current = run ? run_step(b, args, word, item->kind == CONF_MAP) : BUILD_UNKNOWN;
   if (b->current < 0 && args != NULL) mark_broken(b, args);
 }
 

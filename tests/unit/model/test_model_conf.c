@@ -633,6 +633,10 @@ static void repeat_mistakes(void **state) {
       "  - repeat: {times: 1000, as: a, body: [{repeat: {times: 1000, as: b, body: []}}]}\n"
       "  - relu: {out: y}\n",
       "5:77: graph[0].repeat.body[0].repeat.body: expected at least one step\n");
+  // A billion steps behind an error make no nodes that could be too many; found by fuzzing.
+  refuses_steps("  - reluu\n  - repeat: {times: 1000, as: a, body: [{repeat: {times: 1000, as: b, "
+                "body: [{repeat: {times: 1000, body: [relu]}}]}}]}\n  - relu: {out: y}\n",
+                "5:5: graph[0]: unknown op or block \"reluu\"; did you mean \"relu\"?\n");
   // A billion steps: the graph's limit stops it, and says so once.
   refuses_steps("  - repeat: {times: 1000, as: a, body: [{repeat: {times: 1000, as: b, body: "
                 "[{repeat: {times: 1000, "
