@@ -1,6 +1,6 @@
 // Any bytes as a graph: what the graph accepts must plan, and plans must hold together.
 // links: fw_graph fw_base cmocka
-// max_len: 240
+// max_len: 64
 #include "unit/graph/plan_check.h"
 #include "unit/graph/random_graph.h"
 
