@@ -38,8 +38,13 @@ static void every_constant_is_measured(void **state) {
   for (size_t i = 0; i < sizeof found / sizeof *found; i++)
     if (!(found[i] > 0 && found[i] < 1e18) || found[i] == old[i])
       fail_msg("constant %zu: %g, default %g", i, found[i], old[i]);
-  // One may stay the default: differences of small times come out below nothing.
   assert_true(rates.finish > 0 && rates.finish < 1e18 && rates.attention_finish > 0);
+  // Both are differences of small times, which keep the default where they come out below nothing:
+  // beside other programs, several tries.
+  for (int i = 0;
+       i < 20 && rates.finish == before.finish && rates.attention_finish == before.attention_finish;
+       i++)
+    assert_int_equal(measure_rates(&backend_cpu, device, &quick, &rates, &err), STATUS_OK);
   assert_true(rates.finish != before.finish || rates.attention_finish != before.attention_finish);
   assert_true(rates.fused_product > 0 && rates.fused_product <= 1);
   assert_int_equal(rates.cache_bytes, before.cache_bytes);
