@@ -151,8 +151,7 @@ static void the_metrics_say_the_same(void **state) {
       "fusewire_audit_out_of_band" LABELS ",direction=\"read\"} 0\n",
       "fusewire_audit_calibrated{device=\"fake:0\"} 0\n",
       "fusewire_audit_unexplained_ratio{device=\"fake:0\"} 0\n",
-      "fusewire_audit_traffic_bytes_total{device=\"fake:0\",direction=\"write\",part=\"other\"} "
-      "0\n",
+      "fusewire_audit_traffic_bytes_total{device=\"fake:0\",direction=\"write\",part=\"other\"} 0",
   };
   for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
     if (!strstr(text, lines[i])) fail_msg("not in /metrics: %s", lines[i]);
