@@ -33,10 +33,12 @@ struct copy_list {
   struct copy_unit units[COPY_UNITS];
 };
 // Times of the card's clock (ns), written to pinned host memory as the launch begins and ends;
-// NULL: not wanted. `arrived`: a word of device memory that is 0, with `ended`.
+// NULL: not wanted. `arrived`: a word of device memory that is 0, with `ended`. `wait_ns`: so long
+// the launch waits before `began`, on the card (one thread spins); 0 on a serving path.
 struct copy_stamps {
   int64_t *began, *ended;
   uint32_t *arrived;
+  int64_t wait_ns;
 };
 // n = 0 launches too, for the stamps.
 int copy_run(const struct copy_list *list, const struct copy_stamps *stamps,

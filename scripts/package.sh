@@ -11,6 +11,7 @@ FW_NOT_BUNDLED+='|^lib(cublas|cublasLt|nvrtc|cupti)[-.]'
 cmd_package() {
   local what=${1:-cpu} tree
   need_packages "${PACKAGES_PACKAGE[@]}"
+  need_python # the check that it runs asks it by the clients of the tests
   case $what in
     cpu)
       tree=$FW_ROOT/dist/fusewire-$(package_version)-$(uname -m)

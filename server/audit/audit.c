@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define COPY_INTERVALS 5 // that a copy of known size spans: what its ends may hide is small then
+#define COPY_INTERVALS 10 // that a copy of known size spans: its middle is known well then
 
 const char *audit_mode_name(enum audit_mode mode) {
   static const char *const names[] = {"off", "sampled", "continuous"};
@@ -26,7 +26,8 @@ static int64_t thread_cpu_ns(void *arg) {
 static enum status take_counters(struct audit *audit, struct error *err) {
   const struct audit_options *o = &audit->options;
   struct counter_options options = {.interval_ns = o->interval_ns,
-                                    .copy_ns = COPY_INTERVALS * o->interval_ns};
+                                    .copy_ns = COPY_INTERVALS * o->interval_ns,
+                                    .quiet_ns = exchange_quiet_ns(&audit->exchange)};
   if (!o->backend->counters)
     return error_set(err, STATUS_UNIMPLEMENTED, "no counters of a device of kind %s can be read",
                      o->backend->name);

@@ -55,7 +55,7 @@ struct audit_batch {
   enum audit_outcome outcome;
   struct batch_bytes bytes;
   double read_bytes, write_bytes; // measured
-  double inside_bytes;            // AUDIT_COPY: of those read, between its own stamps
+  double read_at;                 // AUDIT_COPY: sum of bytes read x ns from its beginning
   int64_t shared_ns;              // of its time beside batches of other models and modes
   int64_t taken_ns;               // when it came to the decoder
   bool audited;

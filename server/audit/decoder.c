@@ -2,6 +2,7 @@
 #include "audit/target.h"
 #include "base/log.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,7 +19,6 @@
 #define LOOK_EVERY 16           // evaluated samples between two looks at the CPU clock
 #define READ_RIGHT 0.02         // a copy counted within this of its size is counted right
 #define WRITE_RIGHT 0.03
-#define INSIDE_RIGHT 0.85 // of it, at least, between the copy's own stamps
 
 static void add(_Atomic uint64_t *counter, uint64_t n) {
   atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
@@ -43,12 +43,16 @@ static bool in_budget(const struct decoder *decoder, double reserve) {
          decoder->budget_ns > reserve * decoder->options.cpu * (double)NS_PER_S;
 }
 
-static void charge(struct decoder *decoder) {
+// What was spent since the last call, on `share` of which the budget is charged.
+static void charge_share(struct decoder *decoder, double share) {
   if (!decoder->options.cpu_ns) return;
   int64_t ns = decoder->options.cpu_ns(decoder->options.arg);
-  decoder->budget_ns -= (double)(ns - decoder->spent_ns);
+  decoder->budget_ns -= share * (double)(ns - decoder->spent_ns);
   decoder->spent_ns = ns;
   atomic_store_explicit(&decoder->stats.cpu_ns, (uint64_t)ns, memory_order_relaxed);
+}
+static void charge(struct decoder *decoder) {
+  charge_share(decoder, 1);
 }
 
 // Grows with time, up to what one second allows.
@@ -115,33 +119,55 @@ static bool near_one(double value, double by) {
   return value >= 1 - by && value <= 1 + by;
 }
 
+// How much later than by the copy's own stamps the middle of what was counted lies.
+static double offset_of(const struct audit_batch *copy) {
+  double half_ns = 0.5 * (double)(copy->span.computed_ns - copy->span.computes_ns);
+  return copy->read_bytes > 0 ? copy->read_at / copy->read_bytes - half_ns : 0;
+}
+
 static void judge_copy(struct decoder *decoder, const struct audit_batch *copy, int64_t now_ns) {
   char why[160];
   if (copy->failed || copy->outcome != AUDIT_MEASURED) { // not the counters' fault
     decoder->copy_at_ns = now_ns + decoder->backoff_ns;
-    tell_uncalibrated(decoder, "a copy of known size could not be counted");
+    log_debug("audit_copy",
+              "device %s: not counted: failed %d, %s; it ran from %lld for %lld ns; samples were "
+              "shared out until %lld, the last one ended %lld, %d wait; %llu evaluated, %llu not; "
+              "%.3f ms of CPU time left",
+              decoder->options.device, copy->failed, audit_outcome_name(copy->outcome),
+              (long long)copy->span.computes_ns,
+              (long long)(copy->span.computed_ns - copy->span.computes_ns),
+              (long long)decoder->split.done_ns, (long long)decoder->last_ended_ns,
+              decoder->queue_n, (unsigned long long)atomic_load(&decoder->stats.samples_evaluated),
+              (unsigned long long)atomic_load(&decoder->stats.samples_passed),
+              decoder->budget_ns / 1e6);
+    snprintf(why, sizeof why, "a copy of known size could not be counted (%s)",
+             copy->failed ? "it failed" : audit_outcome_name(copy->outcome));
+    tell_uncalibrated(decoder, why);
     return;
   }
   double read = copy->read_bytes / copy->bytes.expected.read,
          write = copy->write_bytes / copy->bytes.expected.write,
-         inside = copy->inside_bytes / copy->bytes.expected.read;
+         offset_ns = decoder->offset_ns + offset_of(copy);
   atomic_store_explicit(&decoder->stats.read_factor, read, memory_order_relaxed);
   atomic_store_explicit(&decoder->stats.write_factor, write, memory_order_relaxed);
-  if (near_one(read, READ_RIGHT) && near_one(write, WRITE_RIGHT) && inside >= INSIDE_RIGHT) {
+  if (near_one(read, READ_RIGHT) && near_one(write, WRITE_RIGHT) &&
+      fabs(offset_ns) <= (double)AUDIT_OFFSET_NS) {
     add(&decoder->stats.calibrations, 1);
-    decoder->valid_ns = copy->span.computed_ns;
+    decoder->valid_ns = copy->span.ended_ns;
+    decoder->offset_ns = offset_ns;
     decoder->told_uncalibrated = false;
     set_state(decoder, AUDIT_CALIBRATED);
     log_info("audit_calibrated",
-             "device %s: a copy of %.0f MB was counted %.4f times read, %.4f written",
-             decoder->options.device, copy->bytes.expected.read / 1e6, read, write);
+             "device %s: a copy of %.0f MB was counted %.4f times read, %.4f written; the samples' "
+             "clock is off by %.0f us",
+             decoder->options.device, copy->bytes.expected.read / 1e6, read, write,
+             offset_ns / 1e3);
     return;
   }
   add(&decoder->stats.calibrations_failed, 1);
   snprintf(why, sizeof why,
-           "a copy of %.0f MB was counted %.4f times read, %.4f written, and %.4f of it while it "
-           "ran",
-           copy->bytes.expected.read / 1e6, read, write, inside);
+           "a copy of %.0f MB was counted %.4f times read, %.4f written, %.0f us from its time",
+           copy->bytes.expected.read / 1e6, read, write, offset_ns / 1e3);
   tell_uncalibrated(decoder, why);
   begin_anew(decoder, now_ns);
 }
@@ -165,6 +191,13 @@ static bool makes_sense(const struct device_span *span) {
          span->computes_ns < span->computed_ns && span->computed_ns <= span->ended_ns;
 }
 
+// To the samples' clock.
+static void shift(const struct decoder *decoder, struct device_span *span) {
+  int64_t by_ns = (int64_t)decoder->offset_ns;
+  span->began_ns += by_ns, span->computes_ns += by_ns;
+  span->computed_ns += by_ns, span->ended_ns += by_ns;
+}
+
 static void pop_one(struct decoder *decoder, struct audit_batch *batch, int64_t now_ns) {
   decoder->popped[batch->lane]++;
   decoder->wanted_popped += batch->wanted;
@@ -175,6 +208,7 @@ static void pop_one(struct decoder *decoder, struct audit_batch *batch, int64_t 
     give_back(decoder, batch);
     return;
   }
+  shift(decoder, &batch->span);
   decoder->lane_ended_ns[batch->lane] = batch->span.ended_ns;
   batch->audited =
       batch->kind == AUDIT_BATCH && (batch->wanted || in_window(decoder, &batch->span));
@@ -189,9 +223,13 @@ static void pop_one(struct decoder *decoder, struct audit_batch *batch, int64_t 
   give_back(decoder, batch);
 }
 
+// How badly a sample's bytes are wanted.
+enum need { NEED_NONE, NEED_SOME, NEED_WANTED, NEED_COPY };
+
 // All that may have run while the samples that were taken before this call came about is known
-// afterwards, or ends later than the time that is returned.
-static int64_t hear(struct decoder *decoder, int64_t now_ns, bool *wanted) {
+// afterwards, or ends later than the time that is returned. `of_unknown`: what is not known yet may
+// want so much.
+static int64_t hear(struct decoder *decoder, int64_t now_ns, enum need *of_unknown) {
   struct audit_exchange *exchange = decoder->exchange;
   uint32_t begun[AUDIT_LANES], wanted_begun = atomic_load(&exchange->wanted_begun);
   int64_t known_ns = CLOCK_NEVER;
@@ -203,8 +241,9 @@ static int64_t hear(struct decoder *decoder, int64_t now_ns, bool *wanted) {
   for (int i = 0; i < AUDIT_LANES; i++)
     if ((int32_t)(begun[i] - decoder->popped[i]) > 0 && decoder->lane_ended_ns[i] < known_ns)
       known_ns = decoder->lane_ended_ns[i];
-  *wanted = (int32_t)(wanted_begun - decoder->wanted_popped) > 0 ||
-            begun[AUDIT_COPY_LANE] != decoder->popped[AUDIT_COPY_LANE];
+  *of_unknown = NEED_NONE;
+  if ((int32_t)(wanted_begun - decoder->wanted_popped) > 0) *of_unknown = NEED_WANTED;
+  if (begun[AUDIT_COPY_LANE] != decoder->popped[AUDIT_COPY_LANE]) *of_unknown = NEED_COPY;
   uint32_t blind = atomic_load(&exchange->blind);
   add(&decoder->stats.batches_skipped, blind - decoder->blind);
   if (blind != decoder->blind) { // whatever ran beside those cannot be told from them
@@ -255,17 +294,16 @@ static void enqueue(struct decoder *decoder, const struct split_sample *sample, 
   split_known(decoder, known_ns, now_ns);
 }
 
-// Whether its bytes are wanted, and how badly.
-enum need { NEED_NONE, NEED_SOME, NEED_WANTED };
 static enum need need_of(struct decoder *decoder, const struct counter_sample *at, bool known,
-                         bool wanted, double *weight) {
+                         enum need of_unknown, double *weight) {
   struct split_look look = split_look(&decoder->split, at->began_ns, at->ended_ns);
   struct device_span span = {at->began_ns, at->began_ns, at->ended_ns, at->ended_ns};
   struct device_span begin = {at->began_ns, at->began_ns, at->began_ns, at->began_ns};
   bool open = in_window(decoder, &span) || in_window(decoder, &begin);
   *weight = 1;
+  if (look.copy) return NEED_COPY;
   if (look.wanted) return NEED_WANTED;
-  if (!known && wanted) return NEED_WANTED; // it may be theirs
+  if (!known && of_unknown != NEED_NONE) return of_unknown; // it may be theirs
   if (look.audited || (!known && open)) return NEED_SOME;
   if (look.any || !open || decoder->idle++ % IDLE_EVERY != 0) return NEED_NONE;
   *weight = IDLE_EVERY;
@@ -275,7 +313,7 @@ static enum need need_of(struct decoder *decoder, const struct counter_sample *a
 static bool evaluate(struct decoder *decoder, int index, enum need need,
                      struct split_sample *sample) {
   sample->kind = SPLIT_PASSED;
-  bool afford = in_budget(decoder, need == NEED_WANTED ? 0 : 0.2);
+  bool afford = need == NEED_COPY || in_budget(decoder, need == NEED_WANTED ? 0 : 0.2);
   if (need == NEED_NONE || !afford) {
     add(&decoder->stats.samples_passed, 1);
     return true;
@@ -313,13 +351,13 @@ static enum order order_of(struct decoder *decoder, const struct counter_sample 
 }
 
 // The source is still usable afterwards.
-static bool take_one(struct decoder *decoder, int index, int64_t known_ns, bool wanted,
+static bool take_one(struct decoder *decoder, int index, int64_t known_ns, enum need of_unknown,
                      int64_t now_ns) {
   struct split_sample sample = {.at = decoder->taken[index]};
   enum order order = order_of(decoder, &sample.at, known_ns, now_ns);
   if (order != ORDER_GOOD) return order == ORDER_STALE;
   bool known = sample.at.ended_ns <= known_ns;
-  enum need need = need_of(decoder, &sample.at, known, wanted, &sample.weight);
+  enum need need = need_of(decoder, &sample.at, known, of_unknown, &sample.weight);
   if (!evaluate(decoder, index, need, &sample)) {
     decoder_refuse(decoder, "the counters went away");
     return false;
@@ -335,16 +373,16 @@ static bool take_one(struct decoder *decoder, int index, int64_t known_ns, bool 
 static bool take(struct decoder *decoder, int64_t now_ns) {
   struct error err;
   struct counter_news news = {0};
-  bool wanted;
+  enum need of_unknown;
   int n = decoder->ops->take(decoder->source, decoder->taken, DECODER_SAMPLES, &news, &err);
-  int64_t known_ns = hear(decoder, now_ns, &wanted);
+  int64_t known_ns = hear(decoder, now_ns, &of_unknown);
   charge(decoder);
   if (n < 0) {
     decoder_refuse(decoder, err.message);
     return false;
   }
   for (int i = 0; i < n; i++)
-    if (!take_one(decoder, i, known_ns, wanted, now_ns)) return false;
+    if (!take_one(decoder, i, known_ns, of_unknown, now_ns)) return false;
   split_known(decoder, known_ns, now_ns);
   if (news.lost && decoder->started) lose(decoder, "the counters' buffer ran over", now_ns);
   return news.more && decoder->started;
@@ -358,6 +396,8 @@ static void start(struct decoder *decoder, int64_t now_ns) {
     decoder_refuse(decoder, err.message);
     return;
   }
+  charge_share(decoder,
+               0); // it takes 0.1 s and more, now and then: no reason to see nothing after it
   decoder->started = decoder->fresh = true;
   decoder->last_came_ns = now_ns;
   decoder->copy_at_ns = now_ns;
@@ -419,7 +459,7 @@ static int64_t least(int64_t a, int64_t b) {
 }
 
 int64_t decoder_step(struct decoder *decoder, int64_t now_ns) {
-  bool wanted;
+  enum need of_unknown;
   refill(decoder, now_ns);
   if (atomic_load(&decoder->exchange->state) == AUDIT_GONE) {
     decoder_end(decoder);
@@ -427,7 +467,7 @@ int64_t decoder_step(struct decoder *decoder, int64_t now_ns) {
   }
   if (decoder->start_at_ns <= now_ns) start(decoder, now_ns);
   if (!decoder->started) { // nothing is known of what runs meanwhile
-    hear(decoder, now_ns, &wanted);
+    hear(decoder, now_ns, &of_unknown);
   } else if (now_ns >= decode_at(decoder)) {
     decoder->decode_ns = now_ns;
     while (take(decoder, now_ns) && decoder->started) {
@@ -449,8 +489,9 @@ int64_t decoder_step(struct decoder *decoder, int64_t now_ns) {
 
 void decoder_end(struct decoder *decoder) {
   struct audit_batch *batch;
-  bool wanted, gone = atomic_load(&decoder->exchange->state) == AUDIT_GONE;
-  hear(decoder, 0, &wanted);
+  enum need of_unknown;
+  bool gone = atomic_load(&decoder->exchange->state) == AUDIT_GONE;
+  hear(decoder, 0, &of_unknown);
   while ((batch = split_drop(&decoder->split, CLOCK_NEVER))) {
     batch->outcome = gone ? AUDIT_REFUSED : AUDIT_LATE;
     if (batch->kind != AUDIT_COPY) exchange_return(decoder->exchange, batch);

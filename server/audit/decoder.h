@@ -63,6 +63,7 @@ struct decoder {
   int64_t valid_ns;                // batches from here on are measured; CLOCK_NEVER: none is
   int64_t start_at_ns, copy_at_ns; // CLOCK_NEVER: not asked for
   int64_t backoff_ns, calm_ns;     // calm_ns: since when nothing was lost
+  double offset_ns;                // of the samples' clock from the batches', by the last copy
   bool told_uncalibrated;
   struct split_totals told[2]; // when stats.unexplained was worked out last
   int64_t told_at_ns;

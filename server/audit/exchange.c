@@ -62,10 +62,15 @@ void exchange_free(struct audit_exchange *exchange, struct audit_batch *batch) {
   exchange->free_list[exchange->n_free++] = batch;
 }
 
-// The copy's own samples and one on either side are all its own; a further one may have the end of
-// what ran before, or the beginning of what comes after.
+// All samples from so long before the copy until so long after it are its own: wherever in them its
+// bytes are, by clocks that are off by AUDIT_OFFSET_NS at most.
+static int64_t around_ns(const struct audit_exchange *exchange) {
+  return exchange->interval_ns + AUDIT_OFFSET_NS;
+}
+
+// A further sample may hold the end of what ran before, or the beginning of what comes after.
 int64_t exchange_quiet_ns(const struct audit_exchange *exchange) {
-  return 3 * exchange->interval_ns;
+  return 2 * around_ns(exchange);
 }
 
 void exchange_copy_begin(struct audit_exchange *exchange) {
@@ -75,11 +80,11 @@ void exchange_copy_begin(struct audit_exchange *exchange) {
 
 void exchange_copy_end(struct audit_exchange *exchange, const struct counter_copy *copy) {
   struct audit_batch *batch = &exchange->copy;
-  int64_t around_ns = exchange->interval_ns;
+  int64_t around = around_ns(exchange);
   *batch = (struct audit_batch){.kind = AUDIT_COPY, .lane = AUDIT_COPY_LANE, .failed = !copy};
   if (copy) {
-    batch->span = (struct device_span){copy->began_ns - around_ns, copy->began_ns, copy->ended_ns,
-                                       copy->ended_ns + around_ns};
+    batch->span = (struct device_span){copy->began_ns - around, copy->began_ns, copy->ended_ns,
+                                       copy->ended_ns + around};
     batch->bytes.expected = (struct audit_bytes){copy->read_bytes, copy->write_bytes};
   }
   atomic_store(&exchange->copy_state, COPY_NONE);

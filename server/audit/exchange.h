@@ -52,6 +52,8 @@ struct audit_batch *exchange_begin(struct audit_exchange *exchange, int lane, bo
 void exchange_end(struct audit_exchange *exchange, struct audit_batch *batch); // it is done
 struct audit_batch *exchange_reap(struct audit_exchange *exchange);            // a verdict, or NULL
 void exchange_free(struct audit_exchange *exchange, struct audit_batch *batch);
+// The samples' clock may be off the batches' by so much; a copy of known size shows by how much.
+#define AUDIT_OFFSET_NS NS_PER_MS
 // Before and after a copy of known size the device must have nothing to do for so long.
 int64_t exchange_quiet_ns(const struct audit_exchange *exchange);
 // Such a copy begins, and has ended (NULL: it did not come about).

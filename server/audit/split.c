@@ -28,7 +28,7 @@ bool split_add(struct split *split, struct audit_batch *batch) {
   for (; at > 0 && list[at - 1]->span.began_ns > batch->span.began_ns; at--)
     list[at] = list[at - 1];
   list[at] = batch;
-  batch->read_bytes = batch->write_bytes = batch->inside_bytes = 0;
+  batch->read_bytes = batch->write_bytes = batch->read_at = 0;
   batch->shared_ns = 0;
   batch->outcome = batch->span.computes_ns < split->done_ns ? AUDIT_SKIPPED : AUDIT_MEASURED;
   return true;
@@ -64,7 +64,8 @@ struct split_look split_look(const struct split *split, int64_t began_ns, int64_
     if (batch->span.ended_ns <= began_ns) continue;
     look.any = true;
     look.audited |= batch->audited;
-    look.wanted |= batch->wanted || batch->kind == AUDIT_COPY;
+    look.wanted |= batch->wanted;
+    look.copy |= batch->kind == AUDIT_COPY;
   }
   return look;
 }
@@ -179,15 +180,15 @@ static void learn_idle(struct split *split, const struct counter_sample *at) {
   split->idle_known = true;
 }
 
-// All around it is the copy's, since nothing else was let onto the device; `inside` says whether
-// the clocks agree.
+// All around it is the copy's, since nothing else was let onto the device; where the middle of its
+// bytes lies says by how much the clocks differ.
 static void add_to_copy(const struct gathered *all, const struct counter_sample *at) {
   struct audit_batch *copy = all->copy;
-  int64_t ns = overlap(copy->span.computes_ns, copy->span.computed_ns, at->began_ns, at->ended_ns);
+  int64_t middle_ns = at->began_ns + (at->ended_ns - at->began_ns) / 2;
   if (all->n > 0) copy->outcome = AUDIT_SKIPPED; // something was
   copy->read_bytes += at->read_bytes;
   copy->write_bytes += at->write_bytes;
-  copy->inside_bytes += at->read_bytes * (double)ns / (double)(at->ended_ns - at->began_ns);
+  copy->read_at += at->read_bytes * (double)(middle_ns - copy->span.computes_ns);
 }
 
 void split_sample(struct split *split, const struct split_sample *sample) {

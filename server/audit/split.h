@@ -52,7 +52,8 @@ bool split_add(struct split *split, struct audit_batch *batch);
 struct split_look {
   bool any;     // some batch, or its copies
   bool audited; // one of which the bytes are wanted
-  bool wanted;  // by somebody who waits, or for a calibration
+  bool wanted;  // by somebody who waits
+  bool copy;    // of known size: a calibration
 };
 struct split_look split_look(const struct split *split, int64_t began_ns, int64_t ended_ns);
 // The next sample in the order of time; every batch that overlaps it has been added.

@@ -16,7 +16,8 @@
 struct device;
 struct counter_source;
 
-// Bytes between two times of the device's clock (that of lane_times.span).
+// Bytes between two times of the device's clock (that of lane_times.span, or nearly: how much it is
+// off is for the reader to find out by a copy of known size).
 struct counter_sample {
   int64_t began_ns, ended_ns;
   double read_bytes, write_bytes;
@@ -31,6 +32,7 @@ struct counter_news { // of a take
 struct counter_options {
   int64_t interval_ns; // between samples
   int64_t copy_ns;     // the shortest time that the copy of known size should take
+  int64_t quiet_ns;    // before it begins the device's memory moves nothing for so long
 };
 
 // A copy of known size: what a calibration holds the counters against.

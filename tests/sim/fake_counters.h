@@ -38,7 +38,8 @@ struct counter_source {
   int64_t at_ns; // device time up to which samples were taken
   int64_t taken_at_ns[4096];
   int n_taken, n_evaluated, n_starts, n_copies, n_open;
-  int64_t evaluate_ns, cpu_ns; // CPU time of one evaluate, and of all so far
+  int64_t evaluate_ns, start_cpu_ns,
+      cpu_ns; // CPU time of one evaluate and start, and of all so far
   int64_t copy_done_ns;
   struct counter_copy copy;
 };
@@ -73,6 +74,7 @@ static enum status fake_counters_start(struct counter_source *s, struct error *e
   if (s->start_status != STATUS_OK)
     return error_set(err, s->start_status, "the counters are somebody else's now");
   s->n_starts++;
+  s->cpu_ns += s->start_cpu_ns;
   s->at_ns = fake_device_ns() / s->interval_ns * s->interval_ns;
   return STATUS_OK;
 }

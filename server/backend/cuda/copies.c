@@ -45,7 +45,7 @@ static int send_small(struct lane *lane, bool last) {
   struct copies *copies = lane->copies;
   int64_t *slots = lane->stamps + (copies->out ? 2 : 0);
   struct copy_stamps stamps = {copies->stamped ? NULL : &slots[0], last ? &slots[1] : NULL,
-                               lane->arrived};
+                               lane->arrived, 0};
   int rc = copy_run(&copies->small, &stamps, lane->stream);
   copies->stamped = true;
   copies->small.n = 0;

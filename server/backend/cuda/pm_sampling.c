@@ -3,8 +3,9 @@
 // its own, what dram__bytes_read.sum and dram__bytes_write.sum have counted; both fit in one pass.
 //
 // What was learnt by trying (an H200, CUPTI 13.0): work runs at its usual speed meanwhile; samples
-// are on the clock of %globaltimer; at intervals too short for what reads them samples are lost
-// and the overflow flag stays 0; a session that was decoded once, after its stop, counted twice.
+// are on the clock of %globaltimer, but for some 0.1 to 0.2 ms that change from session to session;
+// at intervals too short for what reads them samples are lost and the overflow flag stays 0; a
+// session that was decoded once, after its stop, counted twice.
 #include "backend/cuda/cuda_device.h"
 #include "base/log.h"
 
@@ -59,7 +60,7 @@ struct counter_source {
   CUpti_PmSampling_Object *sampling;
   uint8_t *available, *config, *image; // available: the host object looks at it
   size_t config_bytes, image_bytes;
-  int64_t interval_ns;
+  int64_t interval_ns, quiet_ns;
   bool started;
   // the copy of known size
   cudaStream_t stream;
@@ -184,23 +185,24 @@ static enum status open_copy(struct counter_source *s, int64_t copy_ns, struct e
   return cuda_check(s->device, rc, "the audit's copy", err);
 }
 
-static int stamp(struct counter_source *s, int64_t *slot) {
+static int stamp(struct counter_source *s, int64_t *slot, int64_t wait_ns) {
   static const struct copy_list nothing;
-  struct copy_stamps stamps = {.began = slot};
+  struct copy_stamps stamps = {.began = slot, .wait_ns = wait_ns};
   return copy_run(&nothing, &stamps, s->stream);
 }
 
 // The first one leaves the L2 as each leaves it to the next: full of lines that are still to be
-// written back. So as many bytes are written between the stamps as were copied.
+// written back. So as many bytes are written between the stamps as were copied. It is done so long
+// before them that none of its own are counted.
 static enum status copy_begin(struct counter_source *s) {
   if (cuda_enter(s->device, NULL) != STATUS_OK) return STATUS_UNAVAILABLE;
   int rc = 0;
   for (int i = 0; i <= s->n_copies && rc == 0; i++) {
-    if (i == 1) rc = stamp(s, &s->stamps[0]);
+    if (i == 1) rc = stamp(s, &s->stamps[0], s->quiet_ns);
     if (rc == 0)
       rc = cudaMemcpyAsync(s->to, s->from, s->copy_bytes, cudaMemcpyDeviceToDevice, s->stream);
   }
-  if (rc == 0) rc = stamp(s, &s->stamps[1]);
+  if (rc == 0) rc = stamp(s, &s->stamps[1], 0);
   if (rc == 0) rc = cudaEventRecord(s->done, s->stream);
   return cuda_check(s->device, rc, "the audit's copy", NULL);
 }
@@ -332,6 +334,7 @@ static enum status source_open(struct device *device, const struct counter_optio
   if (!s) return no_memory(err);
   s->device = device;
   s->interval_ns = options->interval_ns;
+  s->quiet_ns = options->quiet_ns;
   enum status status = cuda_enter(device, err);
   if (status == STATUS_OK) status = open_library(&s->cupti, err);
   if (status == STATUS_OK) status = open_host(s, err);

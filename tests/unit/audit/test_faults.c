@@ -1,6 +1,8 @@
 // Counters that lie, lose samples, go away or never were: what is reported then, and what is not.
 #include "rig.h"
 
+#include <math.h>
+
 static const struct rig_batch plain = {.tokens = 10, .fusion = FUSION_ON, .ns = NS_PER_MS};
 
 static void opened(void) {
@@ -38,7 +40,7 @@ static void a_copy_counted_twice(void **state) {
 static void samples_by_another_clock(void **state) {
   (void)state;
   opened();
-  fake_counters.sample_offset_ns = NS_PER_MS / 2; // half the copy is before its stamps
+  fake_counters.sample_offset_ns = NS_PER_MS * 5 / 4; // all of the copy is counted, but too late
   rig_idle(3 * NS_PER_S);
   assert_calibrated(false);
   fake_counters.sample_offset_ns = -NS_PER_S; // another clock altogether
@@ -48,15 +50,40 @@ static void samples_by_another_clock(void **state) {
   assert_true(decoder.stats.calibrations_failed > 1);
 }
 
-// All of the copy is counted, but not while it ran.
+// The copy tells by how much, and single batches get what is theirs. Found out anew after a loss.
 static void samples_by_a_clock_that_is_a_little_off(void **state) {
+  static const int64_t offsets_ns[] = {-115 * NS_PER_US, 215 * NS_PER_US, -900 * NS_PER_US};
+  struct rig_batch b = {.tokens = 8, .fusion = FUSION_ON, .ns = 20 * NS_PER_MS};
   (void)state;
   opened();
-  fake_counters.sample_offset_ns = INTERVAL_NS * 19 / 20;
-  rig_idle(3 * NS_PER_S);
-  assert_calibrated(false);
-  assert_near(atomic_load(&decoder.stats.read_factor), 1, 0.02);
-  assert_true(decoder.stats.calibrations_failed > 0);
+  for (size_t i = 0; i < sizeof offsets_ns / sizeof *offsets_ns; i++) {
+    fake_counters.sample_offset_ns =
+        offsets_ns[i]; // the first sample of it is a hole, or comes twice
+    rig_idle(20 * NS_PER_S);
+    assert_calibrated(true);
+    assert_near(decoder.offset_ns / (double)offsets_ns[i], 1,
+                0.02 + 10e3 / fabs((double)offsets_ns[i]));
+    struct rig_sums before = rig_sums(rig_row(FUSION_ON));
+    for (int k = 0; k < 20; k++) {
+      rig_run(&b);
+      rig_idle(30 * NS_PER_MS + (int64_t)(test_random() % (uint64_t)NS_PER_MS));
+    }
+    rig_idle(500 * NS_PER_MS);
+    struct rig_sums after = rig_sums(rig_row(FUSION_ON));
+    assert_int_equal(after.batches - before.batches, 20);
+    assert_near((after.read - before.read) / (20 * 8 * READ_A_TOKEN), 1, 0.02);
+  }
+}
+
+// What the start of the counters costs is no reason to pass over the copy, nor what comes after it.
+static void a_start_that_costs_more_than_there_is(void **state) {
+  (void)state;
+  opened();
+  fake_counters.start_cpu_ns = 500 * NS_PER_MS;
+  rig_idle(500 * NS_PER_MS);
+  assert_calibrated(true);
+  rig_load(&plain, NS_PER_S, 0);
+  assert_true(rig_outcomes[AUDIT_MEASURED] > 700);
 }
 
 static void lost_samples_are_seen_by_their_times(void **state) {
@@ -255,6 +282,7 @@ int main(void) {
       cmocka_unit_test_teardown(a_copy_counted_twice, rig_close),
       cmocka_unit_test_teardown(samples_by_another_clock, rig_close),
       cmocka_unit_test_teardown(samples_by_a_clock_that_is_a_little_off, rig_close),
+      cmocka_unit_test_teardown(a_start_that_costs_more_than_there_is, rig_close),
       cmocka_unit_test_teardown(lost_samples_are_seen_by_their_times, rig_close),
       cmocka_unit_test_teardown(one_lost_sample_is_a_loss, rig_close),
       cmocka_unit_test_teardown(losses_without_end, rig_close),
