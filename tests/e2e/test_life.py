@@ -11,7 +11,7 @@ import unittest
 
 import grpc
 from harness import device, freeze, h2_frames as h2
-from harness import protobuf_bytes as pb, safetensors_file, tiny_bert
+from harness import protobuf_bytes as pb, safetensors_file, slow_model, tiny_bert
 from harness.clock import scaled, wait_for
 from harness.daemon import Daemon, all_closed, daemon_path, sanitized
 from harness.run import ROOT
@@ -55,24 +55,9 @@ class Client:
         self.channel.close()
 
 
-GPU_LAYERS = 100  # of the slow model: on a GPU one layer takes two or three milliseconds
-
-
 class LifeTest(unittest.TestCase):
     def model_file(self, name):
-        path = f"{MODELS}/{name}.yaml"
-        if name != "slow" or not device.on_gpu():
-            return path
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        with open(path) as file:
-            text = file.read()
-        for old, new in {"times: 4": f"times: {GPU_LAYERS}", "from: y.3": f"from: y.{GPU_LAYERS - 1}"}.items():
-            self.assertIn(old, text)
-            text = text.replace(old, new)
-        with open(f"{folder.name}/slow.yaml", "w") as file:
-            file.write(text)
-        return file.name
+        return slow_model.write(self) if name == "slow" else f"{MODELS}/{name}.yaml"
 
     def start(self, names=("block",), settings=None):
         daemon = Daemon([self.model_file(name) for name in names], settings).start()

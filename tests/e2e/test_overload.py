@@ -5,6 +5,7 @@ import unittest
 
 from harness import h2_frames as h2
 from harness import protobuf_bytes as pb
+from harness import slow_model
 from harness.clock import wait_for
 from harness.daemon import Daemon, sanitized
 from harness.run import ROOT
@@ -31,7 +32,8 @@ def timeout(seconds):
 
 class OverloadTest(unittest.TestCase):
     def start(self, names, settings=None):
-        daemon = Daemon([f"{MODELS}/{name}.yaml" for name in names], settings).start()
+        files = [slow_model.write(self) if name == "slow" else f"{MODELS}/{name}.yaml" for name in names]
+        daemon = Daemon(files, settings).start()
         self.addCleanup(daemon.kill)
         return daemon
 
