@@ -25,7 +25,7 @@ struct device_rates device_rates_gpu(void) {
       .kept = 0.73,
       .kept_product = 0.47,
       .plain_dtypes = 1u << DTYPE_F32,
-      .walks = {[CLASS_LIBRARY] = {.cols = 1024, .roughly = true},
+      .walks = {[CLASS_LIBRARY] = {.cols = 768, .roughly = true},
                 // 66 clusters of 256 rows by 128 columns, 8 along the rows
                 [CLASS_OWN] = {.rows = 2048, .cols = 1056},
                 // tiles of 128 on 132 multiprocessors, all rows first
