@@ -7,10 +7,11 @@
 
 #define AB_RESAMPLES 2000
 #define AB_CONFIDENCE 0.95
+#define AB_PAIRS_LEAST 2 // for an interval
 
 struct ab_estimate {
   double ratio;     // geometric mean over pairs of b / a
-  double low, high; // AB_CONFIDENCE interval; NAN with fewer than 2 pairs
+  double low, high; // AB_CONFIDENCE interval; NAN with fewer than AB_PAIRS_LEAST
   int64_t n_pairs;  // used: pairs with a value that is not above 0 are left out
 };
 

@@ -139,16 +139,14 @@ static enum status answer(struct bench *bench, const struct payload *payload, in
   return status == STATUS_OK ? reply_parse(*message, reply, err) : status;
 }
 
-// The first requests once each way: what differs does so whatever is timed later. A failure is only
-// noted here; the runs count theirs.
+// The first requests once each way: what differs does so whatever is timed later. A failure ends
+// it, and is noted; the runs count theirs.
 static enum status compare_answers(struct bench *bench, struct error *err) {
   struct difference *difference = &bench->report.difference;
   struct reply *replies = calloc(2, sizeof *replies);
-  const int64_t n =
-      bench->options.compare < bench->payloads.n ? bench->options.compare : bench->payloads.n;
   bool more = true;
   if (!replies) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
-  for (int64_t i = 0; i < n && more && !interrupted; i++) {
+  for (int i = 0; i < bench->report.compare && more && !interrupted; i++) {
     struct slice messages[2] = {{0}, {0}};
     struct error why = {0};
     enum status status = STATUS_OK;
@@ -280,6 +278,8 @@ static void describe(struct bench *bench) {
   report->batch = o->batch;
   report->ab = o->ab;
   report->poisson = o->poisson;
+  report->n_asked = o->n_levels;
+  report->compare = (int)(o->compare < bench->payloads.n ? o->compare : bench->payloads.n);
 }
 
 static int write_reports(struct bench *bench) {
@@ -293,13 +293,14 @@ static int write_reports(struct bench *bench) {
   if (status == STATUS_OK && o->csv) status = report_csv(&bench->report, o->csv, &err);
   if (status == STATUS_OK && o->html) status = report_html(&bench->report, o->html, &err);
   report_errors(&bench->report, stderr);
-  if (status != STATUS_OK) return command_failure("writing a report", &err);
+  const int n_gaps = report_gaps(&bench->report, stderr);
+  if (status != STATUS_OK) return command_local_failure("bench", &err);
   for (int i = 0; i < bench->report.n_levels; i++) {
     const struct result *result = &bench->report.levels[i].result;
     if (result_failed(result) || result->n_warmup_failed || result->n_bad_cost)
       return EXIT_SOME_FAILED;
   }
-  return EXIT_ALL_OK;
+  return n_gaps ? EXIT_SOME_FAILED : EXIT_ALL_OK;
 }
 
 static int run_levels(struct bench *bench) {

@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 
 const double report_fractions[REPORT_PERCENTILES] = {0.5, 0.9, 0.95, 0.99, 0.999};
 const char *const report_fraction_names[REPORT_PERCENTILES] = {"p50", "p90", "p95", "p99", "p99.9"};
@@ -174,6 +175,51 @@ void report_table(struct report *report, FILE *out) {
   }
   if (report->ab) report_ab(report, out);
   notes(report, out);
+}
+
+static int PRINTF_LIKE(2, 3) gap(FILE *out, const char *format, ...) {
+  va_list args;
+  if (!out) return 1;
+  fputs("not complete: ", out);
+  va_start(args, format);
+  vfprintf(out, format, args);
+  va_end(args);
+  fputc('\n', out);
+  return 1;
+}
+
+static int level_gaps(const struct report *report, const struct level *level, FILE *out) {
+  const struct result *result = &level->result;
+  const bool open = level->rate_per_s > 0;
+  char name[48];
+  snprintf(name, sizeof name, "%.6g %s", open ? level->rate_per_s : (double)level->callers,
+           open                  ? "calls/s"
+           : level->callers == 1 ? "caller"
+                                 : "callers");
+  if (result->interrupted) return gap(out, "%s: interrupted", name);
+  if (result_failed(result)) return 0; // which is told with its reasons
+  int64_t n_ok = 0;
+  for (int v = 0; v < result->n_variants; v++)
+    n_ok += result->variant[v].n_ok;
+  if (n_ok == 0) return gap(out, "%s: no call was measured; --duration is too short", name);
+  if (!report->ab || result->pairs.n >= AB_PAIRS_LEAST) return 0;
+  return gap(out,
+             "%s: %" PRId64 " pair%s of slices, and an interval needs %d; more --duration or "
+             "--requests, or a smaller --ab-slice",
+             name, result->pairs.n, result->pairs.n == 1 ? "" : "s", AB_PAIRS_LEAST);
+}
+
+int report_gaps(const struct report *report, FILE *out) {
+  const struct difference *difference = &report->difference;
+  int n = 0;
+  if (report->ab && difference->n_requests < report->compare)
+    n += gap(out, "answers of %d of %d requests were compared%s%s", difference->n_requests,
+             report->compare, difference->note[0] ? ": " : "", difference->note);
+  for (int i = 0; i < report->n_levels; i++)
+    n += level_gaps(report, &report->levels[i], out);
+  if (report->n_levels < report->n_asked)
+    n += gap(out, "%d of %d runs were made", report->n_levels, report->n_asked);
+  return n;
 }
 
 void report_errors(const struct report *report, FILE *out) {

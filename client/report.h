@@ -24,6 +24,8 @@ struct report {
   int64_t slice_calls; // > 0: A/B. 0 there with `ab` means: 4 calls a caller, 1 for a single caller
   int64_t seed, warmup_ns, duration_ns, requests, deadline_ns, batch;
   bool ab, poisson;
+  int n_asked;                  // levels; more than n_levels when the run was cut short
+  int compare;                  // A/B: requests whose answers were to be compared
   struct difference difference; // A/B: of the answers, compared before the runs
   struct level levels[SPEC_LIST_MAX];
   int n_levels;
@@ -36,6 +38,11 @@ MUST_USE enum status report_html(struct report *report, const char *path, struct
 // Failures by status, warm-up included, with the first message of each; prints nothing when there
 // was none.
 void report_errors(const struct report *report, FILE *out);
+// What was asked for and is not in the report though no call failed for it: runs and calls that an
+// interrupt left out, a run in which no call ended in time, answers that were not compared, A/B
+// with too few pairs for an interval. A line for each to `out` (NULL: only count); how many. The
+// caller has failures from the results.
+int report_gaps(const struct report *report, FILE *out);
 
 // Shared by the writers.
 void report_ab(const struct report *report, FILE *out);

@@ -191,6 +191,7 @@ enum status report_json(struct report *report, const char *path, struct error *e
   json_object_set_new(root, "seed", json_integer(report->seed));
   json_object_set_new(root, "warmup_s", json_real((double)report->warmup_ns / NS_PER_S));
   json_object_set_new(root, "deadline_ms", json_integer(report->deadline_ns / NS_PER_MS));
+  json_object_set_new(root, "complete", json_boolean(report_gaps(report, NULL) == 0));
   if (report->ab) json_object_set_new(root, "difference", difference_json(&report->difference));
   for (int i = 0; i < report->n_levels; i++)
     json_array_append_new(levels, level_json(report, &report->levels[i]));

@@ -150,6 +150,50 @@ static void failures_are_printed_with_their_first_message(void **state) {
   free(text);
 }
 
+// The lines about what is missing, without their beginning.
+static const char *gaps(int expected) {
+  static char text[1024];
+  text[0] = 0;
+  FILE *out = fmemopen(text, sizeof text, "w");
+  assert_int_equal(report_gaps(&report, out), expected);
+  assert_int_equal(report_gaps(&report, NULL), expected);
+  fclose(out);
+  return text;
+}
+
+static void what_is_missing_is_told(void **state) {
+  (void)state;
+  struct result *first = &report.levels[0].result, *second = &report.levels[1].result;
+  report.n_asked = 2;
+  assert_string_equal(gaps(0), ""); // a call failed, which report_errors tells
+  first->status_count[STATUS_UNAVAILABLE] = second->status_count[STATUS_UNAVAILABLE] = 0;
+  assert_string_equal(gaps(0), "");
+
+  first->pairs.n = 1;
+  assert_string_equal(gaps(1), "not complete: 1 caller: 1 pair of slices, and an interval needs 2; "
+                               "more --duration or --requests, or a smaller --ab-slice\n");
+  first->pairs.n = 2;
+  second->interrupted = true;
+  report.n_asked = 5;
+  assert_string_equal(
+      gaps(2), "not complete: 4 callers: interrupted\nnot complete: 2 of 5 runs were made\n");
+  second->interrupted = false;
+  report.n_asked = 2;
+  second->variant[0].n_ok = second->variant[1].n_ok = 0;
+  assert_string_equal(gaps(1),
+                      "not complete: 4 callers: no call was measured; --duration is too short\n");
+  second->variant[0].n_ok = 1;
+  report.compare = 3;
+  report.difference.n_requests = 1;
+  assert_string_equal(gaps(1), "not complete: answers of 1 of 3 requests were compared\n");
+  snprintf(report.difference.note, sizeof report.difference.note, "UNAVAILABLE: gone");
+  assert_string_equal(
+      gaps(1), "not complete: answers of 1 of 3 requests were compared: UNAVAILABLE: gone\n");
+  report.ab = false; // the rest is of A/B only
+  first->pairs.n = 0;
+  assert_string_equal(gaps(0), "");
+}
+
 static void axes_end_at_round_numbers(void **state) {
   (void)state;
   assert_near(svg_nice_top(97), 100, 1e-9);
@@ -168,6 +212,7 @@ int main(void) {
       TEST(csv_lines_have_the_header_s_columns),
       TEST(html_escapes_what_came_from_outside),
       TEST(failures_are_printed_with_their_first_message),
+      TEST(what_is_missing_is_told),
       cmocka_unit_test(axes_end_at_round_numbers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
