@@ -33,6 +33,11 @@ int command_usage_error(const char *command, const struct error *err) {
   return EXIT_USAGE;
 }
 
+int command_local_failure(const char *command, const struct error *err) {
+  fprintf(stderr, "fusewire %s: %s\n", command, err->message);
+  return EXIT_SOME_FAILED;
+}
+
 int command_failure(const char *what, const struct error *err) {
   fprintf(stderr, "fusewire: %s: %s: %s\n", what, status_name(err->code), err->message);
   return EXIT_SOME_FAILED;

@@ -6,7 +6,7 @@
 
 enum exit_code {
   EXIT_ALL_OK = 0,
-  EXIT_SOME_FAILED = 1, // some calls failed, or the server is not ready
+  EXIT_SOME_FAILED = 1, // some calls failed, the server is not ready, a file cannot be written
   EXIT_USAGE = 2,       // options or input files are wrong; nothing was sent
   EXIT_UNREACHABLE = 3, // cannot connect, or every connection was lost for good
 };
@@ -25,7 +25,10 @@ bool command_help(const char *usage, const struct option_row *rows, int n_rows, 
 // or none.
 MUST_USE enum status command_model(const char *word, const char **model, struct error *err);
 int command_usage_error(const char *command, const struct error *err);
-// One line about a failure, and the exit code it stands for.
+// One line about a call that failed, and the exit code it stands for.
 int command_failure(const char *what, const struct error *err);
+// The same of what failed here, mostly a file that could not be written: no status, which would
+// read as the server's.
+int command_local_failure(const char *command, const struct error *err);
 
 #endif

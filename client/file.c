@@ -59,17 +59,22 @@ void file_free(struct slice *file) {
   *file = (struct slice){0};
 }
 
+static enum status cannot_write(const char *path, int cause, struct error *err) {
+  return error_set(err, STATUS_FAILED_PRECONDITION, "%s: cannot write: %s (errno %d)", path,
+                   strerror(cause), cause);
+}
+
 enum status file_write(const char *path, const struct slice *parts, int n_parts,
                        struct error *err) {
   const bool to_stdout = strcmp(path, "-") == 0;
+  const char *name = to_stdout ? "standard output" : path;
   FILE *file = to_stdout ? stdout : fopen(path, "we");
-  bool ok = file != NULL;
-  for (int i = 0; ok && i < n_parts; i++) {
-    ok = fwrite(parts[i].data, 1, parts[i].bytes, file) == parts[i].bytes;
+  if (!file) return cannot_write(name, errno, err);
+  int cause = 0; // of the first failure
+  for (int i = 0; !cause && i < n_parts; i++) {
+    if (fwrite(parts[i].data, 1, parts[i].bytes, file) < parts[i].bytes) cause = errno;
   }
-  const int cause = errno;
-  if (file && to_stdout) ok = fflush(file) == 0 && ok;
-  if (file && !to_stdout) ok = fclose(file) == 0 && ok;
-  if (ok) return STATUS_OK;
-  return error_set(err, STATUS_UNKNOWN, "%s: cannot write: %s", path, strerror(cause));
+  if (fflush(file) != 0 && !cause) cause = errno;
+  if (!to_stdout && fclose(file) != 0 && !cause) cause = errno;
+  return cause ? cannot_write(name, cause, err) : STATUS_OK;
 }

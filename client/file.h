@@ -11,7 +11,8 @@
 // with file_free. The bytes are followed by one zero byte that `bytes` does not count.
 MUST_USE enum status file_read(const char *path, struct slice *out, struct error *err);
 void file_free(struct slice *file);
-// Replaces the file. `path` "-" is standard output.
+// Replaces the file. `path` "-" is standard output. FAILED_PRECONDITION: it cannot be written; the
+// message has its name and the system's reason.
 MUST_USE enum status file_write(const char *path, const struct slice *parts, int n_parts,
                                 struct error *err);
 

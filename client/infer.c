@@ -7,6 +7,7 @@
 #include "client/input.h"
 #include "client/npy.h"
 #include "client/reply.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,12 +101,17 @@ static struct word word_of(struct slice name) {
 
 static void print_reply(const struct reply *reply, double ms) {
   char shape[128];
+  int width = 18; // that of the figures below, unless a name is longer
   const struct word model = word_of(reply->model_name), version = word_of(reply->model_version);
   printf("%s version %s answered in %.3f ms\n", model.text, version.text, ms);
   for (int i = 0; i < reply->n_outputs; i++) {
+    const int bytes = (int)strlen(word_of(reply->outputs[i].name).text);
+    if (bytes > width) width = bytes;
+  }
+  for (int i = 0; i < reply->n_outputs; i++) {
     const struct reply_output *output = &reply->outputs[i];
     const struct word name = word_of(output->name);
-    printf("%-18s %s %s", name.text, datatype_name(output->type),
+    printf("%-*s %s %s", width, name.text, datatype_name(output->type),
            shape_text(output->dims, output->rank, shape, sizeof shape));
     print_values(output);
     putchar('\n');
@@ -125,7 +131,10 @@ static bool plain_name(struct slice name) {
 }
 
 static enum status write_outputs(const char *dir, const struct reply *reply, struct error *err) {
-  mkdir(dir, 0777); // may exist; a failure shows below
+  if (mkdir(dir, 0777) != 0 && errno != EEXIST) {
+    return error_set(err, STATUS_FAILED_PRECONDITION, "%s: cannot make the folder: %s (errno %d)",
+                     dir, strerror(errno), errno);
+  }
   for (int i = 0; i < reply->n_outputs; i++) {
     const struct reply_output *output = &reply->outputs[i];
     char path[4096];
@@ -134,8 +143,12 @@ static enum status write_outputs(const char *dir, const struct reply *reply, str
       return error_set(err, STATUS_INVALID_ARGUMENT, "output name '%s' cannot be a file name",
                        name.text);
     }
-    snprintf(path, sizeof path, "%s/%s.%s", dir, name.text,
-             datatype_npy(output->type) ? "npy" : "raw");
+    const int bytes = snprintf(path, sizeof path, "%s/%s.%s", dir, name.text,
+                               datatype_npy(output->type) ? "npy" : "raw");
+    if (bytes >= (int)sizeof path) {
+      return error_set(err, STATUS_INVALID_ARGUMENT, "--output-dir: a path of %d bytes; at most %d",
+                       bytes, (int)sizeof path - 1);
+    }
     const enum status status =
         datatype_npy(output->type)
             ? npy_write(path, output->type, output->dims, output->rank, output->raw, err)
@@ -165,10 +178,12 @@ static enum status make_input(const struct infer_options *o, struct net *net,
   return status;
 }
 
+// `*local`: the call went well, and what failed is ours.
 static enum status call_and_show(const struct infer_options *o, struct net *net,
-                                 const struct payload *payload, struct error *err) {
+                                 const struct payload *payload, bool *local, struct error *err) {
   struct call_method method = {.path = METHOD_INFER};
   struct reply *reply = malloc(sizeof *reply);
+  *local = false;
   struct slice message = {0};
   const struct slice parts[CALL_PARTS] = {payload->head[0], payload->body};
   if (!reply) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory");
@@ -180,6 +195,7 @@ static enum status call_and_show(const struct infer_options *o, struct net *net,
   const double ms = (double)(clock_now_ns() - start) / NS_PER_MS;
   if (status == STATUS_OK) status = reply_parse(message, reply, err);
   if (status == STATUS_OK) print_reply(reply, ms);
+  *local = status == STATUS_OK;
   if (status == STATUS_OK && o->output_dir) status = write_outputs(o->output_dir, reply, err);
   free(reply);
   file_free(&message);
@@ -189,6 +205,7 @@ static enum status call_and_show(const struct infer_options *o, struct net *net,
 static int run(const struct infer_options *o, struct net *net, struct payload_set *payloads) {
   struct error err = {0};
   struct request_input input;
+  bool local = false;
   const struct payload_options payload_options = {.model = o->model,
                                                   .version = o->version,
                                                   .outputs = &o->outputs,
@@ -198,8 +215,10 @@ static int run(const struct infer_options *o, struct net *net, struct payload_se
     return o->inputs.n ? command_usage_error("infer", &err) : command_failure("infer", &err);
   status = payload_set_add(payloads, &payload_options, &input, &err);
   request_input_free(&input);
-  if (status == STATUS_OK) status = call_and_show(o, net, &payloads->items[0], &err);
-  return status == STATUS_OK ? EXIT_ALL_OK : command_failure("infer", &err);
+  if (status == STATUS_OK) status = call_and_show(o, net, &payloads->items[0], &local, &err);
+  return status == STATUS_OK ? EXIT_ALL_OK
+         : local             ? command_local_failure("infer", &err)
+                             : command_failure("infer", &err);
 }
 
 int command_infer(int argc, char **argv) {

@@ -1,5 +1,6 @@
 // fusewire: the bundled client. Finds the command and hands over.
 #include "client/commands.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,6 +35,16 @@ static const char *nearest_command(const char *word) {
   return options_nearest(rows, N_COMMANDS, word);
 }
 
+// What was printed must have arrived.
+static int finish(int code) {
+  errno = 0;
+  if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+  if (code != EXIT_ALL_OK) return code; // why, was told
+  fprintf(stderr, "fusewire: standard output: cannot write%s%s\n", errno ? ": " : "",
+          errno ? strerror(errno) : "");
+  return EXIT_SOME_FAILED;
+}
+
 int main(int argc, char **argv) {
   if (argc < 2) {
     print_usage(stderr);
@@ -49,7 +60,7 @@ int main(int argc, char **argv) {
     return EXIT_ALL_OK;
   }
   for (size_t i = 0; i < N_COMMANDS; i++) {
-    if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
+    if (strcmp(argv[1], commands[i].name) == 0) return finish(commands[i].run(argc - 2, argv + 2));
   }
   const char *nearest = nearest_command(argv[1]);
   fprintf(stderr, "fusewire: unknown command '%s'%s%s\n", argv[1],

@@ -3,6 +3,7 @@
 #include "client/report.h"
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 static void interval_cell(double value, double low, double high, int64_t n, FILE *out) {
   if (n == 0)
@@ -84,19 +85,24 @@ static void difference_table(const struct report *report, FILE *out) {
             difference->note[0] ? difference->note : "not asked for");
     return;
   }
+  int width = 32;
+  for (int i = 0; i < difference->n_outputs; i++) {
+    const int bytes = (int)strlen(difference->outputs[i].name);
+    if (bytes > width) width = bytes;
+  }
   fprintf(
       out,
       "\nAnswers of A and B to the same %d request%s: largest difference of two elements, and |A "
       "- B| / |B| of a\nrequest's tensor, mean [%.0f %% interval by bootstrap over requests] and "
-      "largest\n%-32s %12s %12s  %-34s %12s %11s\n",
-      difference->n_requests, difference->n_requests == 1 ? "" : "s", 100 * AB_CONFIDENCE, "output",
-      "elements", "max abs", "relative L2", "largest", "not finite");
+      "largest\n%-*s %12s %12s  %-34s %12s %11s\n",
+      difference->n_requests, difference->n_requests == 1 ? "" : "s", 100 * AB_CONFIDENCE, width,
+      "output", "elements", "max abs", "relative L2", "largest", "not finite");
   for (int i = 0; i < difference->n_outputs; i++) {
     const struct difference_output *output = &difference->outputs[i];
     const struct ab_mean *mean = &output->relative_l2;
     char text[64];
     snprintf(text, sizeof text, "%9.3g [%9.3g, %9.3g]", mean->mean, mean->low, mean->high);
-    fprintf(out, "%-32.32s %12" PRId64 " %12.3g  %-34s %12.3g %11" PRId64 "\n", output->name,
+    fprintf(out, "%-*s %12" PRId64 " %12.3g  %-34s %12.3g %11" PRId64 "\n", width, output->name,
             output->elements, output->max_abs, text, output->relative.max, output->not_finite);
   }
   if (difference->note[0]) fprintf(out, "Then the comparison ended: %s\n", difference->note);

@@ -82,10 +82,19 @@ int command_status(int argc, char **argv) {
   return ok ? EXIT_ALL_OK : EXIT_SOME_FAILED;
 }
 
-static void print_tensors(const char *word, const struct oip_tensor *tensors, int n) {
+static int widest(const struct oip_tensor *tensors, int n, int width) {
+  for (int i = 0; i < n; i++) {
+    const int bytes = (int)strlen(tensors[i].name);
+    if (bytes > width) width = bytes;
+  }
+  return width;
+}
+
+static void print_tensors(const char *word, const struct oip_tensor *tensors, int n, int width) {
   char shape[128];
   for (int i = 0; i < n; i++) {
-    printf("  %-7s %-24s %-6s %s\n", i ? "" : word, tensors[i].name, datatype_name(tensors[i].type),
+    printf("  %-7s %-*s %-6s %s\n", i ? "" : word, width, tensors[i].name,
+           datatype_name(tensors[i].type),
            shape_text(tensors[i].dims, tensors[i].rank, shape, sizeof shape));
   }
 }
@@ -109,8 +118,10 @@ static bool print_model(struct net *net, const char *name) {
   for (int i = 0; i < model.n_versions; i++)
     printf(" %s", model.versions[i]);
   puts("");
-  print_tensors("inputs", model.inputs, model.n_inputs);
-  print_tensors("outputs", model.outputs, model.n_outputs);
+  const int width =
+      widest(model.outputs, model.n_outputs, widest(model.inputs, model.n_inputs, 24));
+  print_tensors("inputs", model.inputs, model.n_inputs, width);
+  print_tensors("outputs", model.outputs, model.n_outputs, width);
   for (int i = 0; i < model.n_properties; i++) {
     printf("  %s = %s\n", model.properties[i].key, model.properties[i].value);
   }

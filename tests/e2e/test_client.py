@@ -3,12 +3,14 @@ honest."""
 import csv
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import unittest
 
 import numpy as np
 from harness import tiny_bert, triton
+from harness.clock import wait_for
 from harness.daemon import Daemon, client_path
 from harness.run import ROOT
 
@@ -120,6 +122,33 @@ class ClientTest(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("NOT_FOUND", done.stdout + done.stderr)
 
+    def test_what_cannot_be_written_is_told_with_its_name_and_reason(self):
+        os.makedirs(f"{self.folder}/full", exist_ok=True)
+        os.symlink("/dev/full", f"{self.folder}/full/y.npy")
+        with open(f"{self.folder}/plain", "w"):
+            pass
+        infer = ["infer", "block", "--output-dir"]
+        for arguments, words in (
+            ([*infer, "plain"], "fusewire infer: plain/y.npy: cannot write: Not a directory (errno 20)"),
+            ([*infer, "full"], "fusewire infer: full/y.npy: cannot write: No space left on device (errno 28)"),
+            ([*infer, "no/where"], "fusewire infer: no/where: cannot make the folder: No such file or directory (errno 2)"),
+            (["explain", "block", "--output", "no/x.txt"], "fusewire explain: no/x.txt: cannot write: No such file"),
+            (["audit", "--output", "/dev/full"], "fusewire audit: /dev/full: cannot write: No space left"),
+            (["bench", "block", "--requests", "1", "--quiet", "--html", "no/x.html"],
+             "fusewire bench: no/x.html: cannot write: No such file"),
+        ):
+            done = self.run_client(*arguments)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(words, done.stderr)
+            self.assertNotIn("UNKNOWN", done.stderr)
+        for arguments in (["models"], ["infer", "block"], ["explain", "block"], ["audit"],
+                          ["bench", "block", "--requests", "1"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([client_path(), *arguments, "--url", self.daemon.address], stdout=full,
+                                      stderr=subprocess.PIPE, text=True, timeout=120)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertIn("standard output: cannot write: No space left on device", done.stderr)
+
     # ---- bench -----------------------------------------------------------------------------------
     def bench(self, *arguments):
         done = self.run_client("bench", "--quiet", "--json", "-", "--warmup", "0", *arguments)
@@ -210,6 +239,29 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("The answers were not compared", done.stdout)
         self.assertNotIn("shadow", done.stderr)
+
+    def test_ab_with_too_little_for_an_interval_says_so(self):
+        done, report = self.bench("--ab", "--model", "block", "--requests", "2", "--concurrency", "1,9")
+        self.assertEqual(done.returncode, 1)
+        for words in ("1 caller: 1 pair of slices, and an interval needs 2", "9 callers: 1 pair of slices"):
+            self.assertIn(f"not complete: {words}", done.stderr)
+        self.assertIs(report["complete"], False)
+        self.assertEqual([level["ab"]["latency"]["low"] for level in report["levels"]], [None, None])
+        done, report = self.bench("--ab", "--model", "block", "--requests", "4")
+        self.assertEqual((done.returncode, done.stderr, report["complete"]), (0, "", True))
+
+    def test_an_interrupted_run_is_not_all_that_was_asked_for(self):
+        command = [client_path(), "bench", "block", "--url", self.daemon.address, "--quiet", "--json", "-", "--warmup", "0",
+                   "--duration", "1h", "--concurrency", "1,2"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            before = self.accepted("block")
+            wait_for(lambda: self.accepted("block") > before + 2, what="no call came")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1, err)
+        self.assertIn("not complete: 1 caller: interrupted", err)
+        self.assertIn("1 of 2 runs were made", err)
+        self.assertGreater(json.loads(out)["levels"][0]["variants"][0]["ok"], 0)
 
     def test_ab_says_that_shadows_may_be_in_the_way(self):
         done = self.run_client("bench", "--ab", "--model", "block-ab", "--requests", "8", "--quiet")
