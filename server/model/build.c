@@ -134,6 +134,7 @@ static int32_t input_tensor(struct builder *b, const struct conf_node *at, int32
 static int32_t positions_tensor(struct builder *b, const struct conf_node *at) {
   int32_t id = graph_find_tensor(&b->model->graph, "positions");
   if (id >= 0) return id;
+  if (b->rows_unknown) return BUILD_UNKNOWN;
   if (!b->model->has_sequences) {
     conf_fail(b->report, at, "\"positions\" needs an input with a seq dimension");
     return BUILD_UNKNOWN;
@@ -147,10 +148,15 @@ static int32_t positions_tensor(struct builder *b, const struct conf_node *at) {
   return add_tensor(b, at, &tensor);
 }
 
+// Also the parts of a block: "<its name>/<part>".
 static bool is_broken(const struct builder *b, const char *name) {
-  for (int i = 0; i < b->n_broken; i++)
-    if (strcmp(b->broken[i], name) == 0) return true;
-  return b->n_broken == BUILD_BROKEN;
+  if (b->n_broken == BUILD_BROKEN) return true;
+  for (int i = 0; i < b->n_broken; i++) {
+    size_t bytes = strlen(b->broken[i]);
+    bool begins = strncmp(b->broken[i], name, bytes) == 0;
+    if (begins && (name[bytes] == '\0' || name[bytes] == '/')) return true;
+  }
+  return false;
 }
 
 static void no_such_tensor(struct builder *b, const struct conf_node *at, const char *name) {

@@ -22,10 +22,12 @@ struct builder {
   struct model *model;
   struct weights *weights; // NULL: the file names none
   bool weights_broken;     // could not be opened: said once, not for each weight
+  bool rows_unknown;       // an input's shape is wrong: whether there are sequences, nobody knows
   int32_t current;         // what a step without `in` reads: the output of the one before
-  int32_t input_tensor[LIMIT_MODEL_INPUTS]; // graph tensor of an input in the compute dtype;
-                                            // BUILD_NONE: not made yet
-  int n_steps;                              // that were tried
+  // Graph tensor of an input in the compute dtype; BUILD_NONE: not made yet; BUILD_UNKNOWN: there
+  // is an error in it, which was reported.
+  int32_t input_tensor[LIMIT_MODEL_INPUTS];
+  int n_steps; // that were tried
   int n_scopes;
   struct {
     const char *as;

@@ -3,6 +3,7 @@
 #include "model/model_conf.h"
 #include "model/ab_conf.h"
 #include "model/build.h"
+#include "model/signature_conf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +11,6 @@
 
 #define KEYS                                                                                       \
   "name|version|weights|compute|fusion|fusion_tokens|ab|max_seqlen|batch|inputs|graph|outputs"
-
-static const enum dtype wire_dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I64, DTYPE_I32};
-#define FLOAT_WORDS "fp32|fp16|bf16"
-#define WIRE_WORDS FLOAT_WORDS "|int64|int32"
 
 struct loader {
   struct conf_report *report;
@@ -60,8 +57,8 @@ static void read_modes(struct loader *l) {
   const struct conf_node *compute = conf_find(l->root, "compute"),
                          *fusion = conf_find(l->root, "fusion");
   int word = 0;
-  if (compute != NULL) (void)conf_enum(l->report, compute, FLOAT_WORDS, &word);
-  l->model->compute = wire_dtypes[word];
+  if (compute != NULL) (void)conf_enum(l->report, compute, SIGNATURE_FLOATS, &word);
+  l->model->compute = signature_dtypes[word];
   if (l->caps != NULL && !l->caps->dtype_ok[l->model->compute])
     conf_fail(l->report, compute != NULL ? compute : l->root, "this device does not compute in %s",
               dtype_name(l->model->compute));
@@ -166,144 +163,6 @@ static void read_weights(struct loader *l) {
   l->model->weights_owner = l->build->weights;
 }
 
-// ---- inputs ---------------------------------------------------------------------------------
-
-// One dimension: a number, `batch` (only the first) or `seq` (only the second).
-static bool read_dim(struct loader *l, const struct conf_node *node, int index, int64_t *dim) {
-  bool word = node->kind == CONF_SCALAR && !node->quoted;
-  if (word && strcmp(node->text, "batch") == 0 && index == 0) {
-    *dim = DIM_BATCH;
-    return true;
-  }
-  if (word && strcmp(node->text, "seq") == 0 && index == 1) {
-    *dim = DIM_SEQ;
-    return true;
-  }
-  if (index == 0) {
-    conf_fail(l->report, node, "the first dimension is always batch");
-    return false;
-  }
-  if (word && (strcmp(node->text, "batch") == 0 || strcmp(node->text, "seq") == 0)) {
-    conf_fail(l->report, node, "batch stands first and seq second");
-    return false;
-  }
-  return conf_int(l->report, node, 1, LIMIT_DIM, dim);
-}
-
-static bool read_shape(struct loader *l, const struct conf_node *node,
-                       struct signature_tensor *out) {
-  if (!conf_is_list(l->report, node)) return false;
-  if (node->n_items < 1 || node->n_items > LIMIT_TENSOR_RANK) {
-    conf_fail(l->report, node, "expected 1 to %d dimensions, found %d", LIMIT_TENSOR_RANK,
-              node->n_items);
-    return false;
-  }
-  out->rank = node->n_items;
-  out->row_elements = 1;
-  for (int i = 0; i < node->n_items; i++) {
-    if (!read_dim(l, node->items[i], i, &out->dims[i])) return false;
-    if (out->dims[i] == DIM_SEQ) out->per_token = true;
-    if (out->dims[i] > 0 && (out->row_elements *= out->dims[i]) > LIMIT_DIM) {
-      conf_fail(l->report, node, "more than %d elements in one row", LIMIT_DIM);
-      return false;
-    }
-  }
-  return true;
-}
-
-static bool is_index(enum dtype dtype) {
-  return dtype == DTYPE_I64 || dtype == DTYPE_I32;
-}
-
-static void check_role(struct loader *l, const struct conf_node *node,
-                       const struct signature_tensor *in) {
-  if (in->role != ROLE_DATA && !is_index(in->dtype))
-    conf_fail(l->report, node, "a mask or lengths input is int64 or int32, found %s",
-              dtype_name(in->dtype));
-  if (in->role == ROLE_MASK && !(in->rank == 2 && in->per_token))
-    conf_fail(l->report, node, "a mask has the shape [batch, seq]");
-  if (in->role == ROLE_LENGTHS && in->rank != 1)
-    conf_fail(l->report, node, "lengths have the shape [batch]");
-  if (in->role == ROLE_DATA && is_index(in->dtype) && in->row_elements != 1)
-    conf_fail(l->report, node, "an input of %s has one index per row: [batch] or [batch, seq]",
-              dtype_name(in->dtype));
-}
-
-static void check_optional(struct loader *l, const struct conf_node *node,
-                           const struct signature_tensor *in) {
-  int64_t bytes = in->row_elements * (int64_t)dtype_bytes(in->dtype);
-  if (in->optional && in->role == ROLE_DATA && bytes > LIMIT_OPTIONAL_ROW_BYTES)
-    conf_fail(l->report, node, "an optional input has rows of at most %d bytes, these have %lld",
-              LIMIT_OPTIONAL_ROW_BYTES, (long long)bytes);
-}
-
-static void read_signature_name(struct loader *l, const struct conf_node *node,
-                                struct signature_tensor *out) {
-  if (node == NULL || !build_name(l->build, node, out->name)) return;
-  out->name_bytes = strlen(out->name);
-  if (strchr(out->name, '/') != NULL || strcmp(out->name, "positions") == 0)
-    conf_fail(l->report, node, "\"%s\" is a name that the graph uses itself", out->name);
-}
-
-static void read_input(struct loader *l, const struct conf_node *node) {
-  struct signature_tensor *in = &l->model->inputs[l->model->n_inputs];
-  if (!conf_is_map(l->report, node)) return;
-  int errors = l->report->n_errors, dtype = 0, role = ROLE_DATA;
-  (void)conf_check_keys(l->report, node, "name|dtype|shape|role|optional");
-  const struct conf_node *dtype_node = conf_need(l->report, node, "dtype"),
-                         *shape = conf_need(l->report, node, "shape"),
-                         *role_node = conf_find(node, "role"),
-                         *optional = conf_find(node, "optional");
-  read_signature_name(l, conf_need(l->report, node, "name"), in);
-  if (dtype_node != NULL) (void)conf_enum(l->report, dtype_node, WIRE_WORDS, &dtype);
-  if (shape != NULL) (void)read_shape(l, shape, in);
-  if (role_node != NULL) (void)conf_enum(l->report, role_node, "data|mask|lengths", &role);
-  if (optional != NULL) (void)conf_bool(l->report, optional, &in->optional);
-  in->dtype = wire_dtypes[dtype];
-  in->role = (enum input_role)role;
-  if (l->report->n_errors == errors) check_role(l, node, in);
-  check_optional(l, node, in);
-  for (int32_t i = 0; i < l->model->n_inputs; i++)
-    if (in->name[0] != '\0' && strcmp(l->model->inputs[i].name, in->name) == 0)
-      conf_fail(l->report, node, "a second input \"%s\"", in->name);
-  if (in->per_token) l->model->has_sequences = true;
-  l->model->n_inputs++;
-}
-
-// What only all inputs together can get wrong.
-static void check_inputs(struct loader *l, const struct conf_node *list) {
-  int n_shaping = 0;
-  bool required = false;
-  for (int32_t i = 0; i < l->model->n_inputs; i++) {
-    const struct signature_tensor *in = &l->model->inputs[i];
-    n_shaping += in->role != ROLE_DATA;
-    required |=
-        in->role == ROLE_DATA && !in->optional && (in->per_token || !l->model->has_sequences);
-  }
-  if (n_shaping > 1)
-    conf_fail(l->report, list, "expected one mask or lengths input, found several");
-  if (n_shaping != 0 && !l->model->has_sequences)
-    conf_fail(l->report, list, "a mask or lengths input needs a data input with a seq dimension");
-  if (!required)
-    conf_fail(l->report, list,
-              "expected an input that is no mask and not optional%s: it gives a request its size",
-              l->model->has_sequences ? ", with a seq dimension" : "");
-}
-
-static void read_inputs(struct loader *l) {
-  const struct conf_node *list = conf_need(l->report, l->root, "inputs");
-  if (list == NULL || !conf_is_list(l->report, list)) return;
-  if (list->n_items < 1 || list->n_items > LIMIT_MODEL_INPUTS) {
-    conf_fail(l->report, list, "expected 1 to %d inputs, found %d", LIMIT_MODEL_INPUTS,
-              list->n_items);
-    return;
-  }
-  int errors = l->report->n_errors;
-  for (int i = 0; i < list->n_items; i++)
-    read_input(l, list->items[i]);
-  if (l->report->n_errors == errors) check_inputs(l, list);
-}
-
 // ---- outputs --------------------------------------------------------------------------------
 
 // The tensor as the client gets it: an activation of the wire dtype.
@@ -327,7 +186,7 @@ static void output_shape(struct loader *l, const struct conf_node *node,
   const struct conf_node *shape = node->kind == CONF_MAP ? conf_find(node, "shape") : NULL;
   bool per_token = l->model->has_sequences && tensor->rows == ROWS_TOKENS;
   if (shape != NULL) {
-    if (!read_shape(l, shape, out)) return;
+    if (!signature_read_shape(l->report, shape, out)) return;
     if (out->per_token == per_token && out->row_elements == tensor->cols) return;
     conf_fail(l->report, shape, "the graph makes [batch, %s%d] of it", per_token ? "seq, " : "",
               tensor->cols);
@@ -352,13 +211,13 @@ static void read_output(struct loader *l, const struct conf_node *node) {
     dtype_node = conf_find(node, "dtype");
   }
   char source[LIMIT_NAME_BYTES];
-  read_signature_name(l, name, out);
-  if (dtype_node != NULL) (void)conf_enum(l->report, dtype_node, FLOAT_WORDS, &dtype);
+  signature_read_name(l->build, name, out);
+  if (dtype_node != NULL) (void)conf_enum(l->report, dtype_node, SIGNATURE_FLOATS, &dtype);
   if (from != NULL ? !build_name(l->build, from, source) : name == NULL) return;
   if (l->report->n_errors != errors) return;
   int32_t id = build_find(l->build, from != NULL ? from : name, from != NULL ? source : out->name);
-  out->dtype = wire_dtypes[dtype];
-  if (id >= 0 && is_index(model->graph.tensors[id].dtype)) {
+  out->dtype = signature_dtypes[dtype];
+  if (id >= 0 && signature_is_index(model->graph.tensors[id].dtype)) {
     conf_fail(l->report, node, "an output is floating point; \"%s\" holds indices",
               model->graph.tensors[id].name);
     return;
@@ -428,7 +287,8 @@ static void read_max_seqlen(struct loader *l, int64_t positions_limit) {
   int64_t limit = model->batch.max_tokens, value;
   model->max_seqlen = 1;
   if (!model->has_sequences) {
-    if (node != NULL) conf_fail_key(l->report, node, "no input has a seq dimension");
+    if (node != NULL && !l->build->rows_unknown)
+      conf_fail_key(l->report, node, "no input has a seq dimension");
     return;
   }
   value = positions_limit < limit ? positions_limit : limit;
@@ -461,13 +321,8 @@ static void load_parts(struct loader *l) {
   read_batch(l);
   read_fusion_tokens(l);
   read_weights(l);
+  signature_read_inputs(l->build, l->root);
   int errors = l->report->n_errors;
-  read_inputs(l);
-  if (l->report->n_errors != errors) { // steps would complain about inputs that are there
-    (void)conf_need(l->report, l->root, "graph");
-    (void)conf_need(l->report, l->root, "outputs");
-    return;
-  }
   read_graph(l);
   read_outputs(l);
   find_index_limits(l, &positions_limit);

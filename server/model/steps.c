@@ -29,6 +29,12 @@ static bool read_word(struct builder *b, const struct conf_node *step, const cha
   return node == NULL || conf_enum(b->report, node, words, index);
 }
 
+static bool need_word(struct builder *b, const struct conf_node *step, const char *key,
+                      const char *words, int *index) {
+  const struct conf_node *node = conf_need(b->report, step, key);
+  return node != NULL && conf_enum(b->report, node, words, index);
+}
+
 // ---- pieces that blocks use as well ---------------------------------------------------------
 
 static bool join(struct builder *b, const struct conf_node *at, const char *prefix,
@@ -158,12 +164,13 @@ static int32_t step_rms_norm(struct builder *b, const struct conf_node *step) {
   return step_norm(b, step, NORM_RMS);
 }
 
-// An op of one input; `attrs` is all that it takes.
+// An op of one input; `attrs` is all that it takes. `ok`: they could be read; its ends are checked
+// all the same.
 static int32_t plain(struct builder *b, const struct conf_node *step, enum op op,
-                     struct node_attrs attrs) {
+                     struct node_attrs attrs, bool ok) {
   char out[LIMIT_NAME_BYTES];
   int32_t x;
-  bool ok = build_ends(b, step, 1, &x, op_name(op), out);
+  ok &= build_ends(b, step, 1, &x, op_name(op), out);
   struct node node = unary(op, x);
   node.attrs = attrs;
   return ok ? build_node(b, step, node, out, DTYPE_INVALID) : BUILD_UNKNOWN;
@@ -171,43 +178,40 @@ static int32_t plain(struct builder *b, const struct conf_node *step, enum op op
 
 static int32_t step_gelu(struct builder *b, const struct conf_node *step) {
   int form = 0;
-  if (!read_word(b, step, "form", "erf|tanh", &form)) return BUILD_UNKNOWN;
-  return plain(b, step, OP_GELU, (struct node_attrs){.approximate_tanh = form == 1});
+  bool ok = read_word(b, step, "form", "erf|tanh", &form);
+  return plain(b, step, OP_GELU, (struct node_attrs){.approximate_tanh = form == 1}, ok);
 }
 
 static int32_t step_scale(struct builder *b, const struct conf_node *step) {
   double factor = 1;
   const struct conf_node *node = conf_need(b->report, step, "factor");
-  if (node == NULL || !conf_float(b->report, node, -1e30, 1e30, &factor)) return BUILD_UNKNOWN;
-  return plain(b, step, OP_SCALE, (struct node_attrs){.factor = (float)factor});
+  bool ok = node != NULL && conf_float(b->report, node, -1e30, 1e30, &factor);
+  return plain(b, step, OP_SCALE, (struct node_attrs){.factor = (float)factor}, ok);
 }
 
 static int32_t step_cast(struct builder *b, const struct conf_node *step) {
   static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
-  int to;
-  const struct conf_node *node = conf_need(b->report, step, "to");
-  if (node == NULL || !conf_enum(b->report, node, "fp32|fp16|bf16", &to)) return BUILD_UNKNOWN;
-  return plain(b, step, OP_CAST, (struct node_attrs){.to = dtypes[to]});
+  int to = 0;
+  bool ok = need_word(b, step, "to", "fp32|fp16|bf16", &to);
+  return plain(b, step, OP_CAST, (struct node_attrs){.to = dtypes[to]}, ok);
 }
 
 static int32_t step_reduce(struct builder *b, const struct conf_node *step) {
-  int kind;
-  const struct conf_node *node = conf_need(b->report, step, "kind");
-  if (node == NULL || !conf_enum(b->report, node, "sum|mean|max", &kind)) return BUILD_UNKNOWN;
-  return plain(b, step, OP_REDUCE, (struct node_attrs){.reduce = (enum reduce_kind)kind});
+  int kind = 0;
+  bool ok = need_word(b, step, "kind", "sum|mean|max", &kind);
+  return plain(b, step, OP_REDUCE, (struct node_attrs){.reduce = (enum reduce_kind)kind}, ok);
 }
 
 static int32_t step_pool(struct builder *b, const struct conf_node *step) {
-  int kind;
-  const struct conf_node *node = conf_need(b->report, step, "kind");
-  if (node == NULL || !conf_enum(b->report, node, "mean|cls|max", &kind)) return BUILD_UNKNOWN;
-  return plain(b, step, OP_POOL, (struct node_attrs){.pool = (enum pool_kind)kind});
+  int kind = 0;
+  bool ok = need_word(b, step, "kind", "mean|cls|max", &kind);
+  return plain(b, step, OP_POOL, (struct node_attrs){.pool = (enum pool_kind)kind}, ok);
 }
 
 static int32_t step_normalize(struct builder *b, const struct conf_node *step) {
   double eps = 1e-12;
-  if (!read_float(b, step, "eps", 0, 1, &eps)) return BUILD_UNKNOWN;
-  return plain(b, step, OP_NORMALIZE, (struct node_attrs){.eps = (float)eps});
+  bool ok = read_float(b, step, "eps", 0, 1, &eps);
+  return plain(b, step, OP_NORMALIZE, (struct node_attrs){.eps = (float)eps}, ok);
 }
 
 // x + vector, or x * vector: a weight over the columns.
@@ -217,7 +221,8 @@ static int32_t with_vector(struct builder *b, const struct conf_node *step, enum
   int32_t x;
   const struct conf_node *weight = conf_need(b->report, step, "weight");
   bool ok = build_ends(b, step, 1, &x, op_name(op), out);
-  if (weight == NULL || !ok || !build_name(b, weight, name) || x < 0) return BUILD_UNKNOWN;
+  ok &= weight != NULL && build_name(b, weight, name);
+  if (!ok || x < 0) return BUILD_UNKNOWN;
   int32_t y = build_weight(b, step, name, form, 1, build_tensor(b, x)->cols);
   return build_pair(b, step, op, x, y, out);
 }
@@ -337,10 +342,6 @@ static int32_t step_repeat(struct builder *b, const struct conf_node *step) {
   if (body == NULL || !conf_is_list(b->report, body) ||
       !counter_is_free(b, as_node != NULL ? as_node : step, as))
     return BUILD_UNKNOWN;
-  if (times_node == NULL || times < 0) {
-    mark_rest(b, as, 0, LIMIT_REPEAT, body); // who knows how many
-    return BUILD_UNKNOWN;
-  }
   if (body->n_items == 0) { // nested empty repeats would count to 2^40 for nothing
     conf_fail(b->report, body, "expected at least one step");
     return BUILD_UNKNOWN;
@@ -348,14 +349,16 @@ static int32_t step_repeat(struct builder *b, const struct conf_node *step) {
   int errors = b->report->n_errors, s = b->n_scopes++;
   b->scopes[s].as = as;
   int32_t i = 0;
+  bool countless = times_node == NULL || times < 0; // once, for the mistakes in it
+  if (countless) times = 1;
   // An error is told once, and behind one made before nothing comes of any number of steps.
   for (; i < times && b->report->n_errors == errors && b->n_steps < BUILD_STEPS; i++) {
     b->scopes[s].value = i;
     build_steps(b, body);
   }
   b->n_scopes--;
-  mark_rest(b, as, i, times, body);
-  return b->report->n_errors == errors ? b->current : BUILD_UNKNOWN;
+  mark_rest(b, as, i, countless ? LIMIT_REPEAT : times, body);
+  return b->report->n_errors == errors && !countless ? b->current : BUILD_UNKNOWN;
 }
 
 // ---- the table ------------------------------------------------------------------------------
@@ -448,7 +451,7 @@ static int32_t run_step(struct builder *b, const struct conf_node *args, const c
   }
   const char *keys = i < N_STEPS ? steps[i].keys : "in|out";
   if (args->kind == CONF_MAP && !conf_check_keys(b->report, args, keys)) return BUILD_UNKNOWN;
-  return i < N_STEPS ? steps[i].build(b, args) : plain(b, args, op, (struct node_attrs){0});
+  return i < N_STEPS ? steps[i].build(b, args) : plain(b, args, op, (struct node_attrs){0}, true);
 }
 
 static bool may_go_on(struct builder *b, const struct conf_node *item) {

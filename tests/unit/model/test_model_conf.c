@@ -385,7 +385,8 @@ static void input_mistakes(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char text[1024];
     // The map begins at line 2, column 1.
-    snprintf(text, sizeof text, "{name: m, graph: [relu], outputs: [y], inputs: [\n%s]}\n",
+    snprintf(text, sizeof text,
+             "{name: m, graph: [{relu: {out: y}}], outputs: [y], inputs: [\n%s]}\n",
              cases[i].inputs);
     refuses(text, cases[i].errors);
   }
@@ -393,20 +394,19 @@ static void input_mistakes(void **state) {
 
 static void inputs_are_checked_together(void **state) {
   (void)state;
-#define INPUTS(list) "name: m\ninputs: [" list "]\ngraph: [relu]\noutputs: [y]\n"
-#define IDS "{name: ids, dtype: int64, shape: [batch, seq]}"
-  refuses(INPUTS(IDS ", " IDS), "2:58: inputs[1]: a second input \"ids\"\n");
-  refuses(INPUTS(IDS ", {name: m, dtype: int64, shape: [batch, seq], role: mask}, "
-                     "{name: n, dtype: int64, shape: [batch], role: lengths}"),
+#define INPUTS(list) "name: m\ninputs: [" list "]\ngraph: [{relu: {out: y}}]\noutputs: [y]\n"
+#define WIDE "{name: wide, dtype: fp32, shape: [batch, seq]}"
+  refuses(INPUTS(WIDE ", " WIDE), "2:58: inputs[1]: a second input \"wide\"\n");
+  refuses(INPUTS(WIDE ", {name: m, dtype: int64, shape: [batch, seq], role: mask}, "
+                      "{name: n, dtype: int64, shape: [batch], role: lengths}"),
           "2:9: inputs: expected one mask or lengths input, found several\n");
   refuses(INPUTS("{name: x, dtype: fp32, shape: [batch, 4]}, {name: n, dtype: int32, shape: "
                  "[batch], role: lengths}"),
           "2:9: inputs: a mask or lengths input needs a data input with a seq dimension\n");
   refuses(INPUTS("{name: m, dtype: int64, shape: [batch, seq], role: mask}"),
           "2:9: inputs: expected an input that is no mask and not optional, with a seq dimension: "
-          "it gives a request "
-          "its size\n");
-  refuses("name: m\ninputs: [" IDS
+          "it gives a request its size\n");
+  refuses("name: m\ninputs: [{name: ids, dtype: int64, shape: [batch, seq]}"
           ", {name: extra, dtype: fp32, shape: [batch, 4]}]\nweights: {synthetic: {}}\n"
           "graph: [{embedding: {weights: w, rows: 4, features: 4, out: y}}]\noutputs: [y]\n",
           "2:58: inputs[1]: no step reads \"extra\"; an input that is ignored must be optional\n");
