@@ -291,9 +291,11 @@ static enum status unload(struct reloader *reloader, const char *name, struct er
     known = true;
     status = unload_entry(reloader, i, "", err);
   }
-  if (!known)
-    return error_set(err, STATUS_NOT_FOUND, "model_name: no model \"%.64s\" is known", name);
-  return status;
+  if (known) return status;
+  const struct slice asked = {(const uint8_t *)name, strlen(name)};
+  const char *near = registry_nearest(reloader->parts->registry, asked);
+  return error_set(err, STATUS_NOT_FOUND, "model_name: no model \"%.64s\" is known%s%s%s", name,
+                   near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
 // ---- life ----

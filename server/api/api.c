@@ -180,6 +180,13 @@ static const struct registry_entry *known_entry(const struct api *api, struct sl
   return NULL;
 }
 
+static enum status not_served(const struct api *api, struct slice name, struct error *err) {
+  const char *near = registry_nearest(api->registry, name);
+  return error_set(err, STATUS_NOT_FOUND, "model_name: no model \"%.*s\" is served%s%s%s",
+                   TEXT_ARGS(name), near ? "; did you mean \"" : "", near ? near : "",
+                   near ? "\"?" : "");
+}
+
 struct model *model_find(struct api *api, struct slice name, struct slice version,
                          enum status *status, struct error *err) {
   if (atomic_load(&api->state) == API_LOADING) {
@@ -200,8 +207,7 @@ struct model *model_find(struct api *api, struct slice name, struct slice versio
                         "model_version: model \"%.*s\" has no version \"%.*s\"; it has \"%s\"",
                         TEXT_ARGS(name), TEXT_ARGS(version), model->version);
   else
-    *status = error_set(err, STATUS_NOT_FOUND, "model_name: no model \"%.*s\" is served",
-                        TEXT_ARGS(name));
+    *status = not_served(api, name, err);
   return NULL;
 }
 

@@ -89,6 +89,11 @@ const char *conf_describe(const struct conf_node *node, char *out, size_t out_by
 // bytes and more.
 #define CONF_FAR 128
 int conf_distance(const char *a, const char *b);
+// The same of two ranges of bytes, in time of the longer one's length times `most`: more than
+// `most` when they are farther apart than that.
+int conf_distance_within(const char *a, size_t a_bytes, const char *b, size_t b_bytes, int most);
+// Edits at which a word of so many bytes is still taken for a misspelt one.
+int conf_near(size_t bytes);
 // The word of "a|b|c" that `word` most likely meant, copied into `out`; NULL when none is near.
 const char *conf_nearest(const char *word, const char *words, char *out, size_t out_bytes);
 

@@ -203,18 +203,26 @@ static int least(int a, int b, int c) {
   return m < c ? m : c;
 }
 
-static int edit_distance(const char *a, size_t n, const char *b, size_t m) {
-  int rows[3][CONF_FAR], *two = rows[0], *one = rows[1], *row = rows[2];
-  if (n >= CONF_FAR || m >= CONF_FAR) return CONF_FAR;
-  for (size_t j = 0; j <= m; j++)
-    one[j] = two[j] = (int)j;
-  for (size_t i = 1; i <= n; i++) {
-    row[0] = (int)i;
-    for (size_t j = 1; j <= m; j++) {
+// Of the table of distances between beginnings only the cells near the diagonal: farther off, more
+// than `most` are inserted or deleted. CONF_FAR stands beside them.
+int conf_distance_within(const char *a, size_t a_bytes, const char *b, size_t b_bytes, int most) {
+  int rows[3][CONF_FAR + 1], *two = rows[0], *one = rows[1], *row = rows[2];
+  if (a_bytes >= CONF_FAR || b_bytes >= CONF_FAR) return CONF_FAR;
+  int n = (int)a_bytes, m = (int)b_bytes;
+  if (n - m > most || m - n > most) return CONF_FAR;
+  for (int j = 0; j <= m; j++) {
+    one[j] = j;
+    two[j] = row[j] = CONF_FAR;
+  }
+  for (int i = 1; i <= n; i++) {
+    int from = i > most ? i - most : 1, to = i + most < m ? i + most : m;
+    row[from - 1] = from == 1 ? i : CONF_FAR;
+    for (int j = from; j <= to; j++) {
       row[j] = least(one[j] + 1, row[j - 1] + 1, one[j - 1] + (a[i - 1] != b[j - 1]));
       bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
       if (swapped && two[j - 2] + 1 < row[j]) row[j] = two[j - 2] + 1;
     }
+    if (to < m) row[to + 1] = CONF_FAR;
     int *spare = two;
     two = one;
     one = row;
@@ -224,15 +232,19 @@ static int edit_distance(const char *a, size_t n, const char *b, size_t m) {
 }
 
 int conf_distance(const char *a, const char *b) {
-  return edit_distance(a, strlen(a), b, strlen(b));
+  return conf_distance_within(a, strlen(a), b, strlen(b), CONF_FAR);
+}
+
+int conf_near(size_t bytes) {
+  return bytes < 4 ? 1 : bytes < 12 ? 2 : 3;
 }
 
 const char *conf_nearest(const char *word, const char *words, char *out, size_t out_bytes) {
   const char *candidate, *best = NULL;
   size_t bytes, best_bytes = 0, word_bytes = strlen(word);
-  int best_distance = 1 + (int)(word_bytes < 4 ? 1 : word_bytes < 12 ? 2 : 3);
+  int best_distance = 1 + conf_near(word_bytes);
   for (int i = 0; word_at(words, i, &candidate, &bytes); i++) {
-    int distance = edit_distance(word, word_bytes, candidate, bytes);
+    int distance = conf_distance_within(word, word_bytes, candidate, bytes, best_distance - 1);
     if (distance >= best_distance || distance >= (int)bytes) continue;
     best_distance = distance;
     best = candidate;

@@ -160,6 +160,10 @@ const struct registry_table *registry_table(const struct registry *registry);
 // that was added last. Borrowed as long as the table.
 struct model *registry_find(const struct registry *registry, struct slice name,
                             struct slice version);
+// The name of a model that serves and that `name` most likely meant, big letters or small; NULL:
+// none is near. For texts of errors: it looks at all names, in time bounded by their number and
+// lengths.
+const char *registry_nearest(const struct registry *registry, struct slice name);
 int registry_count(const struct registry *registry);                   // entries
 struct model *registry_at(const struct registry *registry, int index); // may be NULL
 

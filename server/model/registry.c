@@ -1,5 +1,6 @@
 // The models that are known: a small table that is replaced as a whole. See model.h.
 #include "base/log.h"
+#include "conf/yaml.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -161,6 +162,31 @@ struct model *registry_find(const struct registry *registry, struct slice name,
       return entry->model;
   }
   return NULL;
+}
+
+static void lower(char *out, const char *text, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++)
+    out[i] = text[i] >= 'A' && text[i] <= 'Z' ? (char)(text[i] - 'A' + 'a') : text[i];
+}
+
+const char *registry_nearest(const struct registry *registry, struct slice name) {
+  const struct registry_table *table = registry_table(registry);
+  const char *best = NULL;
+  char word[CONF_FAR], other[CONF_FAR];
+  int best_distance = 1 + conf_near(name.bytes);
+  if (name.bytes >= sizeof word) return NULL;
+  lower(word, (const char *)name.data, name.bytes);
+  for (int i = 0; i < table->n; i++) {
+    const struct registry_entry *entry = &table->entries[i];
+    size_t bytes = strlen(entry->name);
+    if (entry->model == NULL || bytes >= sizeof other) continue;
+    lower(other, entry->name, bytes);
+    int distance = conf_distance_within(word, name.bytes, other, bytes, best_distance - 1);
+    if (distance >= best_distance || distance >= (int)bytes) continue;
+    best_distance = distance;
+    best = entry->name;
+  }
+  return best;
 }
 
 int registry_count(const struct registry *registry) {

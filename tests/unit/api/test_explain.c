@@ -115,6 +115,7 @@ static void what_is_refused_is_named(void **state) {
   } cases[] = {
       {"nobody", "", 0, 0, 0, STATUS_NOT_FOUND, "nobody"},
       {"", "", 0, 0, 0, STATUS_NOT_FOUND, "model_name"},
+      {"mpl", "", 0, 0, 0, STATUS_NOT_FOUND, "\"mpl\" is served; did you mean \"mlp\"?"},
       {"mlp", "7", 0, 0, 0, STATUS_NOT_FOUND, "model_version"},
       {"mlp", "1", 0, 0, 3, STATUS_INVALID_ARGUMENT, "format: found 3"},
       {"mlp", "1", 0, 0, -1, STATUS_INVALID_ARGUMENT, "format: found -1"},

@@ -285,6 +285,24 @@ static void distance_counts_edits(void **state) {
   assert_int_equal(conf_distance(longest, "a"), CONF_FAR);
 }
 
+static void distance_within_is_the_distance_where_it_is_small(void **state) {
+  (void)state;
+  uint32_t random = 1;
+  for (int i = 0; i < 20000; i++) {
+    char a[12] = {0}, b[12] = {0};
+    int n = i % 11, m = i / 11 % 11;
+    for (int j = 0; j < n; j++)
+      a[j] = (char)('a' + ((random = random * 1664525u + 1013904223u) >> 30));
+    for (int j = 0; j < m; j++)
+      b[j] = (char)('a' + ((random = random * 1664525u + 1013904223u) >> 30));
+    int whole = conf_distance(a, b);
+    for (int most = 0; most < 12; most++) {
+      int near = conf_distance_within(a, (size_t)n, b, (size_t)m, most);
+      assert_true(whole <= most ? near == whole : near > most);
+    }
+  }
+}
+
 static void errors_beyond_the_limit_are_counted_only(void **state) {
   (void)state;
   struct conf_report report;
@@ -313,6 +331,7 @@ int main(void) {
       cmocka_unit_test(words_flags_and_texts_say_what_they_want),
       cmocka_unit_test(unknown_keys_name_the_nearest_one),
       cmocka_unit_test(distance_counts_edits),
+      cmocka_unit_test(distance_within_is_the_distance_where_it_is_small),
       cmocka_unit_test(errors_beyond_the_limit_are_counted_only),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -157,6 +157,42 @@ static void models_are_found_by_name_and_version(void **state) {
   registry_close(registry);
 }
 
+static void a_misspelt_name_finds_its_nearest(void **state) {
+  (void)state;
+  struct registry *registry = NULL;
+  struct error err;
+  assert_int_equal(registry_open(&registry), STATUS_OK);
+  assert_null(registry_nearest(registry, slice("minilm")));
+  const char *const names[] = {"minilm", "minilm-bf16", "bert-base", "a", "minilm"};
+  for (int i = 0; i < 5; i++)
+    assert_int_equal(registry_add(registry, make(names[i], i == 4 ? "2" : "1", "on"), &err), 0);
+  const struct {
+    const char *name, *nearest;
+  } cases[] = {{"minlm", "minilm"},
+               {"MINILM", "minilm"},
+               {"MiniLM-BF16", "minilm-bf16"},
+               {"minilm-bf61", "minilm-bf16"},
+               {"bertbase", "bert-base"},
+               {"bert_base", "bert-base"},
+               {"bert-large", NULL},
+               {"b", NULL}, // whatever is as short would do
+               {"", NULL},
+               {"nobody", NULL}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const char *found = registry_nearest(registry, slice(cases[i].name));
+    if (cases[i].nearest)
+      assert_string_equal(found, cases[i].nearest);
+    else
+      assert_null(found);
+  }
+  uint8_t bytes[4096] = "minilm"; // zeros are bytes like others
+  assert_null(registry_nearest(registry, (struct slice){bytes, sizeof bytes}));
+  assert_null(registry_nearest(registry, (struct slice){NULL, 0}));
+  assert_int_equal(registry_set(registry, 2, NULL, MODEL_UNAVAILABLE, "", &err), STATUS_OK);
+  assert_null(registry_nearest(registry, slice("bertbase"))); // it does not serve
+  registry_close(registry);
+}
+
 static void a_second_model_of_one_name_and_version_is_refused(void **state) {
   (void)state;
   struct registry *registry = NULL;
@@ -194,6 +230,7 @@ int main(void) {
       cmocka_unit_test(a_failed_bind_unloads_what_it_loaded),
       cmocka_unit_test(the_last_put_frees),
       cmocka_unit_test(models_are_found_by_name_and_version),
+      cmocka_unit_test(a_misspelt_name_finds_its_nearest),
       cmocka_unit_test(a_second_model_of_one_name_and_version_is_refused),
       cmocka_unit_test(the_registry_is_bounded),
   };
