@@ -8,6 +8,7 @@
 #include "api/infer.h"
 #include "sched/pack.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define ALIGNED(bytes) (((bytes) + 63) & ~(uint64_t)63)
@@ -126,6 +127,37 @@ static int64_t integer_at(const struct slice *slice, enum dtype dtype, int64_t i
   return value;
 }
 
+// "[1, 2]" of flat index 5 in a tensor of sequences of three.
+static const char *place_text(const struct signature_tensor *tensor, int64_t seq, int64_t index,
+                              char *out, size_t out_bytes) {
+  int64_t at[LIMIT_TENSOR_RANK];
+  for (int32_t d = tensor->rank - 1; d > 0; d--) {
+    int64_t size = tensor->dims[d] == DIM_SEQ ? seq : tensor->dims[d];
+    at[d] = index % size;
+    index /= size;
+  }
+  at[0] = index;
+  size_t used = 0;
+  for (int32_t d = 0; d < tensor->rank && used < out_bytes; d++)
+    used +=
+        (size_t)snprintf(out + used, out_bytes - used, "%s%lld", d ? ", " : "[", (long long)at[d]);
+  if (used < out_bytes) snprintf(out + used, out_bytes - used, "]");
+  return out;
+}
+
+// A value of a mask, of lengths or of ids that is none; `expected` in words.
+static enum status element_bad(const struct signature_tensor *tensor, int64_t seq, int64_t index,
+                               int64_t value, const char *expected, struct error *err) {
+  char place[24 * LIMIT_TENSOR_RANK], where[96] = "";
+  if (tensor->per_token)
+    snprintf(where, sizeof where, " (position %lld of sequence %lld, flat index %lld)",
+             (long long)(index / tensor->row_elements % seq),
+             (long long)(index / tensor->row_elements / seq), (long long)index);
+  return error_set(err, STATUS_INVALID_ARGUMENT, "input \"%s\": element %s is %lld, expected %s%s",
+                   tensor->name, place_text(tensor, seq, index, place, sizeof place),
+                   (long long)value, expected, where);
+}
+
 static enum status length_read(const struct model *model, const struct request *request,
                                int lengths, int64_t b, int64_t seq, int64_t *out,
                                struct error *err) {
@@ -134,9 +166,9 @@ static enum status length_read(const struct model *model, const struct request *
   const struct signature_tensor *tensor = &model->inputs[lengths];
   *out = integer_at(&request->inputs[lengths], tensor->dtype, b);
   if (*out >= 0 && *out <= seq) return STATUS_OK;
-  return error_set(err, STATUS_INVALID_ARGUMENT,
-                   "input \"%s\": element %lld is %lld, expected 0 to %lld", tensor->name,
-                   (long long)b, (long long)*out, (long long)seq);
+  char expected[48];
+  snprintf(expected, sizeof expected, "0 to %lld", (long long)seq);
+  return element_bad(tensor, seq, b, *out, expected, err);
 }
 
 // Kept positions of sequence b, appended to `positions`; how many, or -1 with an error.
@@ -149,9 +181,7 @@ static int32_t sequence_keep(const struct model *model, const struct request *re
   for (int64_t s = 0; s < seq; s++) {
     int64_t keep = masked ? integer_at(&request->inputs[mask], dtype, b * seq + s) : 1;
     if (keep != 0 && keep != 1) {
-      (void)error_set(err, STATUS_INVALID_ARGUMENT,
-                      "input \"%s\": element [%lld, %lld] is %lld, expected 0 or 1",
-                      model->inputs[mask].name, (long long)b, (long long)s, (long long)keep);
+      (void)element_bad(&model->inputs[mask], seq, b * seq + s, keep, "0 or 1", err);
       return -1;
     }
     if (keep == 1 && s < length) positions[n++] = (int32_t)s;
@@ -195,11 +225,11 @@ static void rows_dense(const struct model *model, const struct infer_shape *shap
 }
 
 // ---- ids ----
-static enum status id_bad(const struct signature_tensor *tensor, int64_t row, int64_t id,
-                          struct error *err) {
-  return error_set(err, STATUS_INVALID_ARGUMENT,
-                   "input \"%s\": element %lld is %lld, expected 0 to %lld", tensor->name,
-                   (long long)row, (long long)id, (long long)tensor->index_limit - 1);
+static enum status id_bad(const struct signature_tensor *tensor, const struct request *request,
+                          int64_t index, int64_t id, struct error *err) {
+  char expected[48];
+  snprintf(expected, sizeof expected, "0 to %lld", (long long)tensor->index_limit - 1);
+  return element_bad(tensor, request->padded_seqlen, index, id, expected, err);
 }
 
 // Only kept positions are looked at: what stands where the mask is 0 is never read by a kernel.
@@ -208,7 +238,7 @@ static enum status ids_check(const struct signature_tensor *tensor, const struct
   if (!tensor->per_token || request->dense) {
     for (int64_t i = 0; i < rows * tensor->row_elements; i++) {
       int64_t id = integer_at(data, tensor->dtype, i);
-      if (id < 0 || id >= tensor->index_limit) return id_bad(tensor, i, id, err);
+      if (id < 0 || id >= tensor->index_limit) return id_bad(tensor, request, i, id, err);
     }
     return STATUS_OK;
   }
@@ -218,7 +248,7 @@ static enum status ids_check(const struct signature_tensor *tensor, const struct
       int64_t row = b * request->padded_seqlen + *position++;
       for (int64_t e = row * tensor->row_elements; e < (row + 1) * tensor->row_elements; e++) {
         int64_t id = integer_at(data, tensor->dtype, e);
-        if (id < 0 || id >= tensor->index_limit) return id_bad(tensor, e, id, err);
+        if (id < 0 || id >= tensor->index_limit) return id_bad(tensor, request, e, id, err);
       }
     }
   return STATUS_OK;

@@ -109,14 +109,20 @@ REQUESTS = {
     "bf16 in typed contents": (pb.infer_request("echo-bf16", [pb.tensor("x", "BF16", [1, 8], pb.chunk(6, bytes(32)))]),
                                Code.INVALID_ARGUMENT, ["BF16", "raw_input_contents"]),
     # values
-    "token id past the table": (tiny(raw=[raw_ids(1, VOCABULARY)]), Code.INVALID_ARGUMENT, ["input_ids", str(VOCABULARY)]),
+    "token id past the table": (tiny(raw=[raw_ids(1, VOCABULARY)]), Code.INVALID_ARGUMENT,
+                                ["input_ids", f"[0, 1] is {VOCABULARY}", "(position 1 of sequence 0, flat index 1)"]),
+    "token id past the table behind a masked one": (
+        tiny([ids_tensor([2, 3]), ids_tensor([2, 3], name="attention_mask")],
+             [raw_ids(1, 2, VOCABULARY, 1, 2, VOCABULARY + 7), raw_ids(1, 1, 0, 0, 1, 1)]), Code.INVALID_ARGUMENT,
+        ["input_ids", f"[1, 2] is {VOCABULARY + 7}", "(position 2 of sequence 1, flat index 5)"]),
+    "mask of twos": (tiny([ids_tensor([2, 2]), ids_tensor([2, 2], name="attention_mask")],
+                            [raw_ids(1, 2, 1, 2), raw_ids(1, 1, 2, 1)]), Code.INVALID_ARGUMENT,
+                       ["attention_mask", "[1, 0] is 2", "(position 0 of sequence 1, flat index 2)"]),
     "negative token id": (tiny(raw=[raw_ids(-1, 1)]), Code.INVALID_ARGUMENT, ["input_ids", "-1"]),
     "huge token id": (tiny(raw=[raw_ids(1, (1 << 63) - 1)]), Code.INVALID_ARGUMENT, ["input_ids"]),
     "token id that wraps to a small one": (tiny(raw=[raw_ids(1, 1 << 32)]), Code.INVALID_ARGUMENT, ["input_ids", str(1 << 32)]),
     "token type past the table": (tiny([GOOD_INPUT, ids_tensor([1, 2], name="token_type_ids")], [GOOD_RAW, raw_ids(0, 2)]),
                                   Code.INVALID_ARGUMENT, ["token_type_ids", "2"]),
-    "mask of twos": (tiny([GOOD_INPUT, ids_tensor([1, 2], name="attention_mask")], [GOOD_RAW, raw_ids(2, 1)]),
-                     Code.INVALID_ARGUMENT, ["attention_mask", "2"]),
     # outputs
     "unknown output": (tiny(outputs=["missing"]), Code.INVALID_ARGUMENT, ["missing", "sentence_embedding"]),
     "known and unknown output": (tiny(outputs=["sentence_embedding", "missing"]), Code.INVALID_ARGUMENT, ["missing"]),
@@ -233,6 +239,18 @@ class BadInputTest(unittest.TestCase):
                 except grpc.RpcError as error:
                     found = error.code()
                 self.assertIn(found, code)
+
+    def test_a_misspelt_model_is_told_the_nearest(self):
+        names, infer = pb.chunk(1, "Bolck"), pb.infer_request("Bolck", [GOOD_INPUT], [GOOD_RAW])
+        for path, message in [(SERVICE + "ModelInfer", infer),
+                              *((SERVICE + method, names) for method in ("ModelReady", "ModelMetadata", "ModelConfig",
+                                                                         "ModelStatistics")),
+                              *(("/fusewire.v1.Fusewire/" + method, names) for method in ("Explain", "Audit"))]:
+            with self.subTest(path), self.assertRaises(grpc.RpcError) as raised:
+                self.channel.unary_unary(path)(message, timeout=30)
+            self.assertEqual(raised.exception.code(), Code.NOT_FOUND)
+            self.assertEqual(raised.exception.details(),
+                             'model_name: no model "Bolck" is served; did you mean "block"?')
 
     def test_an_over_large_message_is_refused_and_the_connection_lives(self):
         with Daemon([f"{MODELS}/block.yaml"], {"limits": {"message_bytes": 20000}}) as daemon:

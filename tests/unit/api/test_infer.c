@@ -404,9 +404,9 @@ static void bad_values_are_refused(void **state) {
                 two[] = {1, 1, 2, 1, 1, 1}, none[6] = {0};
   struct spec spec = good;
   spec.inputs[0].raw = big;
-  refused(&spec, STATUS_INVALID_ARGUMENT, "element 2 is 1000000, expected 0 to 999999");
+  refused(&spec, STATUS_INVALID_ARGUMENT, "element [0, 2] is 1000000, expected 0 to 999999");
   spec.inputs[0].raw = negative;
-  refused(&spec, STATUS_INVALID_ARGUMENT, "element 5 is -1");
+  refused(&spec, STATUS_INVALID_ARGUMENT, "element [1, 2] is -1");
   spec = good;
   spec.inputs[1] = (struct tensor_spec)MASK;
   spec.inputs[1].raw = two;
