@@ -97,6 +97,16 @@ const char *out_clean(const char *text, int width, char *buffer) {
   return buffer;
 }
 
+const char *out_name(const char *text, int width, char *buffer) {
+  int bytes = (int)strlen(text), head = (width - 1) / 2;
+  if (bytes <= width || head < 1) return out_clean(text, width, buffer);
+  for (int i = 0; i < width; i++)
+    buffer[i] = clean_char(text[i < head ? i : bytes - width + i]);
+  memcpy(buffer + head, "..", 2);
+  buffer[width] = '\0';
+  return buffer;
+}
+
 // ---- numbers ----
 // Three digits and a prefix. Whole numbers below 1000 of the smallest unit stay whole.
 static const char *scaled(double value, const char *const *units, int n_units, char *buffer) {

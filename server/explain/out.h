@@ -25,6 +25,9 @@ void out_free(struct out *out);
 // `width` characters, of which the last two are ".." when it was cut. Returns `buffer`
 // [width + 1].
 const char *out_clean(const char *text, int width, char *buffer);
+// The same for names of tensors, which differ at their ends: where one is too long, ".." stands in
+// its middle.
+const char *out_name(const char *text, int width, char *buffer);
 
 // Numbers for people, three digits: "1.57 MB", "12.3 us", "2.10 GFLOP". Into buffer[OUT_NUMBER];
 // returned.

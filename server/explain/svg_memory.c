@@ -26,12 +26,12 @@ static void buffer_box(const struct facts *facts, const struct fact_plan *plan,
       out,
       "<rect x=\"%.1f\" y=\"%.2f\" width=\"%.1f\" height=\"%.2f\" class=\"cell dot %s\"><title>", x,
       y, width, height, buffer_kind(plan, buffer));
-  out_xml(out, out_clean(facts_tensor_name(facts, buffer->tensor), 60, name));
+  out_xml(out, out_name(facts_tensor_name(facts, buffer->tensor), 60, name));
   out_add(out, ": %s at %lld, kernels %d to %d</title></rect>\n",
           out_bytes((double)buffer->bytes, size), (long long)buffer->offset_bytes, first, last);
   if (height < 13 || width < 40) return;
   svg_text(out, x + width / 2, y + height / 2 + 4, "small mid",
-           out_clean(facts_tensor_name(facts, buffer->tensor), svg_fits(width - 4, 11), shown));
+           out_name(facts_tensor_name(facts, buffer->tensor), svg_fits(width - 4, 11), shown));
 }
 
 static void panel(const struct facts *facts, enum side mode, double left, double top, double most,

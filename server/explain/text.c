@@ -118,28 +118,51 @@ static void tensor_shape(const struct tensor *tensor, char *text, size_t bytes) 
              dtype_name(tensor->dtype));
 }
 
-static void node_line(const struct facts *facts, int32_t index, struct out *out) {
+// Widths of the columns: what stands in them, but for names that are longer than all lines can
+// afford.
+struct columns {
+  int name, shape;
+};
+enum { NAME_LEAST = 26, NAME_MOST = 44, SHAPE_LEAST = 24, OPERAND_MOST = 60 };
+
+static void widen(const struct tensor *result, struct columns *columns) {
+  char shape[64];
+  int name = (int)strlen(result->name);
+  tensor_shape(result, shape, sizeof shape);
+  if (name > NAME_MOST) name = NAME_MOST;
+  if (name > columns->name) columns->name = name;
+  if ((int)strlen(shape) > columns->shape) columns->shape = (int)strlen(shape);
+}
+
+static void node_line(const struct facts *facts, int32_t index, const struct columns *columns,
+                      struct out *out) {
   const struct graph *graph = &facts->model->graph;
   const struct node *node = &graph->nodes[index];
   const struct tensor *result = &graph->tensors[node->out];
-  char name[LIMIT_NAME_BYTES + 1], shape[64];
+  char name[OPERAND_MOST + 1], shape[64];
   tensor_shape(result, shape, sizeof shape);
-  out_add(out, "%4d  %-10s -> %-26s %-24s of ", index, op_name(node->op),
-          out_clean(result->name, 60, name), shape);
+  out_add(out, "%4d  %-10s -> %-*s %-*s of ", index, op_name(node->op), columns->name,
+          out_name(result->name, columns->name, name), columns->shape, shape);
   for (int i = 0; i < node->n_in; i++)
-    out_add(out, "%s%s", i ? ", " : "", out_clean(graph->tensors[node->in[i]].name, 60, name));
+    out_add(out, "%s%s", i ? ", " : "",
+            out_name(graph->tensors[node->in[i]].name, OPERAND_MOST, name));
   if (node->op == OP_ATTENTION)
     out_add(out, "; %d heads%s", node->attrs.heads, node->attrs.causal ? ", causal" : "");
   out_raw(out, "\n");
 }
 
 static void graph_text(const struct facts *facts, struct out *out) {
+  const struct graph *graph = &facts->model->graph;
+  struct columns columns = {NAME_LEAST, SHAPE_LEAST};
   text_heading(out, "The graph: operations and what they make");
+  for (int32_t f = 0; f < facts->n_node_folds; f++)
+    for (int32_t i = 0; i < facts->node_folds[f].period; i++)
+      widen(&graph->tensors[graph->nodes[facts->node_folds[f].first + i].out], &columns);
   for (int32_t f = 0; f < facts->n_node_folds; f++) {
     const struct fold *fold = &facts->node_folds[f];
     for (int32_t i = 0; i < fold->period; i++) {
       text_gutter(out, fold, i);
-      node_line(facts, fold->first + i, out);
+      node_line(facts, fold->first + i, &columns, out);
     }
   }
 }

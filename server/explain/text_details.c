@@ -72,24 +72,41 @@ static int32_t edge_kinds(const struct facts *facts, struct edge_line *lines) {
   return n;
 }
 
+// "relu a -> add b" in EDGE_WIDTH: where that is too little, both names lose what they must.
+enum { EDGE_WIDTH = 72 };
+
+static void edge_ends(const struct node *from, const struct node *to, const char *arrow,
+                      const struct tensor *tensors, char ends[EDGE_WIDTH + 1]) {
+  const char *first = tensors[from->out].name, *second = tensors[to->out].name;
+  char left[EDGE_WIDTH + 1], right[EDGE_WIDTH + 1];
+  int room =
+      EDGE_WIDTH - (int)(strlen(op_name(from->op)) + strlen(op_name(to->op)) + strlen(arrow) + 4);
+  int a = (int)strlen(first), b = (int)strlen(second);
+  if (a + b > room) {
+    int half = room / 2;
+    a = a < half ? a : b < half ? room - b : half;
+    b = room - a < b ? room - a : b;
+  }
+  snprintf(ends, EDGE_WIDTH + 1, "%s %s %s %s %s", op_name(from->op), out_name(first, a, left),
+           arrow, op_name(to->op), out_name(second, b, right));
+}
+
 static void edge_text(const struct facts *facts, const struct edge_line *line, struct out *out) {
   const struct graph *graph = &facts->model->graph;
   const struct fact_edge *edge = &facts->edges[line->first];
   const struct node *from = &graph->nodes[edge->decision->producer],
                     *to = &graph->nodes[edge->decision->consumer];
-  char ends[200], shown[80], name[64], other[64], a[OUT_NUMBER], b[OUT_NUMBER];
-  snprintf(ends, sizeof ends, "%s %s %s %s %s", op_name(from->op),
-           out_clean(graph->tensors[from->out].name, 60, name), edge->beside ? "beside" : "->",
-           op_name(to->op), out_clean(graph->tensors[to->out].name, 60, other));
+  char ends[EDGE_WIDTH + 1], a[OUT_NUMBER], b[OUT_NUMBER];
+  edge_ends(from, to, edge->beside ? "beside" : "->", graph->tensors, ends);
   if (line->count > 1)
     out_add(out, "%5dx   ", line->count);
   else
     out_raw(out, "         ");
-  out_add(out, "%-72s", out_clean(ends, 72, shown));
+  out_add(out, "%-*s", EDGE_WIDTH, ends);
   if (edge->beside)
-    out_add(out, " %9s %9s", "", "");
+    out_add(out, " %10s %9s", "", "");
   else
-    out_add(out, " %9s %9s", out_bytes(edge->bytes[SIDE_OFF], a),
+    out_add(out, " %10s %9s", out_bytes(edge->bytes[SIDE_OFF], a),
             out_bytes(edge->bytes[SIDE_FUSED], b));
   if (edge->weighed)
     out_add(out, " %9s %9s", out_us(line->apart_us / line->count, a),
@@ -141,8 +158,8 @@ static void edges_text(const struct facts *facts, struct out *out) {
             out_bytes(facts->plans[SIDE_FUSED].score_bytes, b));
   out_add(out,
           "\nPredicted times are of the two kernels apart and of the one, where both were "
-          "possible.\n\n         %-72s %9s %9s %9s %9s\n",
-          "from -> to", "one a time", "fused", "two", "one");
+          "possible.\n\n         %-*s %10s %9s %9s %9s\n",
+          EDGE_WIDTH, "from -> to", "one a time", "fused", "two", "one");
   int32_t n = edge_kinds(facts, lines);
   for (int state = 0; state < EDGE_STATES; state++)
     for (int32_t i = 0; i < n; i++)
@@ -170,7 +187,7 @@ static void buffer_line(const struct facts *facts, const struct fact_plan *plan,
   snprintf(life, sizeof life, "%s..%s", life_end(buffer->first, plan->plan->n_steps, first),
            life_end(buffer->last, plan->plan->n_steps, last));
   out_add(out, "%-34s %-24s %-6s %12lld %10s   %s\n",
-          out_clean(facts_tensor_name(facts, buffer->tensor), 34, name), shape,
+          out_name(facts_tensor_name(facts, buffer->tensor), 34, name), shape,
           buffer->place == PLACE_TILE ? "tile" : "arena", (long long)buffer->offset_bytes,
           out_bytes((double)buffer->bytes, a), life);
 }

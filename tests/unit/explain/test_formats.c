@@ -231,6 +231,80 @@ static void hostile_names_break_nothing(void **state) {
   }
 }
 
+// How many lines of the section with this heading have `words`; all of them in one column.
+static int aligned(const char *text, const char *heading, const char *words) {
+  const char *line = strstr(text, heading);
+  int n = 0;
+  size_t column = 0;
+  assert_non_null(line);
+  line = strchr(strchr(line, '\n') + 1, '\n') + 1; // behind the line under it
+  while (*line && strncmp(line, "\n\n", 2) != 0) {
+    const char *end = strchr(line, '\n'), *found = strstr(line, words);
+    if (found && found < end) {
+      size_t at = (size_t)(found - line);
+      if (n > 0 && at != column)
+        fail_msg("%s: \"%s\" in columns %zu and %zu\n%.*s", heading, words, column, at,
+                 (int)(end - line), line);
+      column = at;
+      n++;
+    }
+    line = end + 1;
+  }
+  return n;
+}
+
+// How many lines about an edge there are; all as wide as their heading, with or without times.
+static int edges_in_width(const char *text) {
+  const char *line = strstr(text, "Edges: what passes");
+  int n = 0;
+  assert_non_null(line);
+  for (; *line; line = strchr(line, '\n') + 1) {
+    int bytes = (int)strcspn(line, "\n");
+    const char *arrow = strstr(line, " -> ");
+    if (!arrow || arrow >= line + bytes) continue;
+    if (bytes != 9 + 72 + 21 && bytes != 9 + 72 + 41) fail_msg("%.*s", bytes, line);
+    n++;
+  }
+  return n;
+}
+
+static void long_names_keep_the_columns(void **state) {
+  (void)state;
+  struct device_caps caps = fixed_caps(false);
+  struct model *model = load_shipped(1, &caps);
+  const struct graph *graph = &model->graph;
+  for (int32_t t = 0; t < graph->n_tensors; t += 2) // every second stays short
+    snprintf(graph->tensors[t].name, LIMIT_NAME_BYTES, "first%d%0*d.last%d", t, 30 + 6 * (t % 30),
+             7, t);
+  static char text[1 << 18];
+  char *document = explained(model, &caps, EXPLAIN_TEXT, 0, 0);
+  assert_true(strlen(document) < sizeof text);
+  memcpy(text, document, strlen(document));
+  free(document);
+  assert_int_equal(aligned(text, "The graph: operations", " of "), graph->n_nodes);
+  const struct plan *off = model->plans[FUSION_OFF];
+  int n_kernels = aligned(text, "One op at a time: kernels", " us  ");
+  n_kernels += aligned(text, "One op at a time: kernels", " ms  ");
+  assert_int_equal(n_kernels, off->n_steps);
+  assert_true(aligned(text, "Memory, one op at a time", " arena  ") > 3);
+  assert_true(edges_in_width(text) > 3);
+  // Both ends of a name, and both names of an edge.
+  const struct node *last = &graph->nodes[graph->n_nodes - 1];
+  for (int i = 0; i < last->n_in; i++) {
+    char begins[32], ends[32];
+    if (last->in[i] % 2) continue;
+    snprintf(begins, sizeof begins, " first%d0", last->in[i]);
+    snprintf(ends, sizeof ends, "7.last%d", last->in[i]);
+    assert_non_null(strstr(text, begins));
+    assert_non_null(strstr(text, ends));
+  }
+  document = explained(model, &caps, EXPLAIN_JSON, 0, 0);
+  for (int32_t n = 0; n < graph->n_nodes; n++)
+    assert_non_null(strstr(document, graph->tensors[graph->nodes[n].out].name));
+  free(document);
+  model_put(model);
+}
+
 // ---- size ----
 // Many products of different widths: no two kernels alike, more than a picture shows.
 static struct model *wide_model(const struct device_caps *caps, int n) {
@@ -352,6 +426,7 @@ int main(void) {
       cmocka_unit_test(the_xml_check_finds_faults),
       cmocka_unit_test(svg_is_well_formed),
       cmocka_unit_test(hostile_names_break_nothing),
+      cmocka_unit_test(long_names_keep_the_columns),
       cmocka_unit_test(many_kinds_of_kernels_fit_the_picture),
       cmocka_unit_test(a_result_computed_again_is_shown),
       cmocka_unit_test(the_longest_document_is_a_limit),
