@@ -109,7 +109,7 @@ static struct trace_span *take(struct trace_source *source) {
   }
   struct trace_span *span = &record->span;
   memset(span, 0, offsetof(struct trace_span, text));
-  span->text[0] = span->model[0] = span->version[0] = span->request_id[0] = 0;
+  span->text[0] = span->model[0] = span->version[0] = span->request_id[0] = span->state[0] = 0;
   uint64_t id = random_id(&source->random);
   memcpy(span->id, &id, sizeof id);
   return span;
@@ -157,6 +157,7 @@ struct trace_span *trace_child(struct trace_source *source, const struct trace_s
   memcpy(span->parent, parent->id, sizeof span->parent);
   span->has_parent = true;
   span->method = parent->method;
+  trace_put_text(span->state, sizeof span->state, parent->state, strlen(parent->state));
   return span;
 }
 

@@ -9,8 +9,9 @@
 #include "base/wake.h"
 #include <stdint.h>
 
-#define TRACE_NAME_BYTES 96  // of a model, its version and a request's id; longer ones are cut
-#define TRACE_TEXT_BYTES 160 // of an error's text
+#define TRACE_NAME_BYTES 96   // of a model, its version and a request's id; longer ones are cut
+#define TRACE_TEXT_BYTES 160  // of an error's text
+#define TRACE_STATE_BYTES 513 // of tracestate, which is kept whole or not at all
 enum trace_stage { TRACE_QUEUE, TRACE_COPY_IN, TRACE_COMPUTE, TRACE_COPY_OUT, TRACE_STAGES };
 
 // Times are CLOCK_MONOTONIC. Texts may be any bytes, cut anywhere: the exporter makes UTF-8 of
@@ -33,6 +34,7 @@ struct trace_span {
   // From here on only the first byte of each is cleared.
   char text[TRACE_TEXT_BYTES];
   char model[TRACE_NAME_BYTES], version[TRACE_NAME_BYTES], request_id[TRACE_NAME_BYTES];
+  char state[TRACE_STATE_BYTES]; // W3C tracestate of the parent's trace; "": none, or malformed
 };
 
 struct trace_options {
@@ -53,7 +55,7 @@ struct trace_source *trace_source_of(struct trace *trace, int loop); // NULL for
 // decides where there is one; else the trace begins here, and chance decides.
 struct trace_span *trace_begin(struct trace_source *source, const char *traceparent,
                                int64_t now_ns);
-// For a part of that call. NULL: none left.
+// For a part of that call, with its trace and state. NULL: none left.
 struct trace_span *trace_child(struct trace_source *source, const struct trace_span *parent);
 // Hands it over; it is not ours any more.
 void trace_end(struct trace_source *source, struct trace_span *span, int64_t now_ns);

@@ -62,6 +62,40 @@ bool grpc_traceparent_ok(const uint8_t *value, size_t bytes) {
          value[52] == '-' && hex_ok(value + 53, 2, true);
 }
 
+static bool key_char_ok(uint8_t c) {
+  return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c != 0 && strchr("_-*/@", c) != NULL);
+}
+
+// "key=value", without the blanks around it.
+static bool member_ok(const uint8_t *text, size_t bytes) {
+  const uint8_t *equals = memchr(text, '=', bytes);
+  size_t key = equals ? (size_t)(equals - text) : 0, value = bytes - key - 1;
+  if (key == 0 || key > 256 || value == 0 || value > 256) return false;
+  if (strchr("_-*/@", text[0]) != NULL) return false;
+  for (size_t i = 0; i < key; i++)
+    if (!key_char_ok(text[i])) return false;
+  for (size_t i = key + 1; i < bytes; i++)
+    if (text[i] < 0x20 || text[i] > 0x7e || text[i] == '=') return false;
+  return true;
+}
+
+bool grpc_tracestate_ok(const uint8_t *value, size_t bytes) {
+  enum { MEMBERS_MAX = 32 };
+  int n = 0;
+  if (bytes > GRPC_TRACESTATE_BYTES) return false;
+  for (size_t at = 0, next; at < bytes; at = next + 1) {
+    const uint8_t *comma = memchr(value + at, ',', bytes - at);
+    size_t end = next = comma ? (size_t)(comma - value) : bytes;
+    while (at < end && (value[at] == ' ' || value[at] == '\t'))
+      at++;
+    while (at < end && (value[end - 1] == ' ' || value[end - 1] == '\t'))
+      end--;
+    if (at == end) continue; // an empty one is allowed
+    if (++n > MEMBERS_MAX || !member_ok(value + at, end - at)) return false;
+  }
+  return n > 0;
+}
+
 enum grpc_encoding grpc_encoding_parse(const uint8_t *value, size_t bytes) {
   return bytes == 0 || (bytes == 8 && memcmp(value, "identity", 8) == 0) ? GRPC_IDENTITY
                                                                          : GRPC_UNSUPPORTED;

@@ -16,6 +16,10 @@ bool grpc_timeout_parse(const uint8_t *value, size_t bytes, int64_t *timeout_ns)
 // W3C Trace Context, version 00: "00-" 32 hex digits "-" 16 "-" 2, lower case, neither id zero.
 #define GRPC_TRACEPARENT_BYTES 55
 bool grpc_traceparent_ok(const uint8_t *value, size_t bytes);
+// The list beside it: "key=value" of up to 32 vendors, with commas between them; of several headers
+// all, so joined. At most so many bytes of it are kept, which is what everybody must carry.
+#define GRPC_TRACESTATE_BYTES 512
+bool grpc_tracestate_ok(const uint8_t *value, size_t bytes);
 
 enum grpc_encoding { GRPC_IDENTITY, GRPC_UNSUPPORTED }; // we decompress nothing
 enum grpc_encoding grpc_encoding_parse(const uint8_t *value, size_t bytes);

@@ -78,7 +78,8 @@ int h2_on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, vo
   struct header_block *block = &h2->headers;
   block->list_bytes = 0;
   block->over_limit = block->is_post = block->content_type_ok = block->timeout_bad =
-      block->path_seen = block->authorized = false;
+      block->path_seen = block->authorized = block->state_over = false;
+  block->state_bytes = 0;
   h2->headers_since_ns = h2->now_ns;
   block->trailers = frame->headers.cat != NGHTTP2_HCAT_REQUEST;
   if (block->trailers) {
@@ -113,6 +114,19 @@ static void take_timeout(struct header_block *block, const uint8_t *value, size_
     call->deadline.at_ns = CLOCK_NEVER;
 }
 
+// Headers of one name are one list.
+static void take_tracestate(struct header_block *block, const uint8_t *value, size_t bytes) {
+  size_t comma = block->state_bytes > 0;
+  if (bytes == 0) return;
+  if (block->state_bytes + comma + bytes > sizeof block->state) {
+    block->state_over = true;
+    return;
+  }
+  if (comma) block->state[block->state_bytes++] = ',';
+  memcpy(block->state + block->state_bytes, value, bytes);
+  block->state_bytes += (uint16_t)bytes;
+}
+
 // By length first: most headers are told apart by one comparison.
 static void take_header(struct header_block *block, const uint8_t *name, size_t name_bytes,
                         const uint8_t *value, size_t value_bytes) {
@@ -122,6 +136,9 @@ static void take_header(struct header_block *block, const uint8_t *name, size_t 
     return;
   case 7:
     if (IS(":method")) block->is_post = value_bytes == 4 && memcmp(value, "POST", 4) == 0;
+    return;
+  case 10:
+    if (block->call->rpc->trace && IS("tracestate")) take_tracestate(block, value, value_bytes);
     return;
   case 11:
     if (IS("traceparent") && grpc_traceparent_ok(value, value_bytes))
@@ -203,8 +220,12 @@ static bool welcome(const struct h2 *h2, const struct call *call) {
 }
 
 static void begin_trace(struct h2 *h2, struct call *call) {
+  const struct header_block *block = &h2->headers;
   call->trace = trace_begin(h2->rpc->trace, call->traceparent, call->headers_ns);
   if (!call->trace) return;
+  if (call->trace->has_parent && !block->state_over &&
+      grpc_tracestate_ok((const uint8_t *)block->state, block->state_bytes))
+    trace_put_text(call->trace->state, sizeof call->trace->state, block->state, block->state_bytes);
   call->trace->method = call->method ? call->method->path : NULL;
   call->trace->status = STATUS_CANCELLED; // unless somebody answers
 }

@@ -77,6 +77,9 @@ struct header_block {
   bool trailers, over_limit, is_post, content_type_ok, timeout_bad, path_seen, authorized;
   uint16_t path_bytes;
   char path[PATH_KEPT_BYTES]; // beginning of an unknown path, for the error text
+  bool state_over;            // more of it came than is kept
+  uint16_t state_bytes;
+  char state[GRPC_TRACESTATE_BYTES]; // tracestate, where calls are traced
 };
 
 enum drain_state { DRAIN_NO, DRAIN_BEGUN, DRAIN_NOTICED, DRAIN_FINAL }; // noticed: the PING too

@@ -19,7 +19,7 @@ enum { ATTRIBUTES = 20, RESOURCE_ATTRIBUTES = 4, SPANS = 1 + TRACE_STAGES, ID_BY
 #define CALL_ROOM                                                                                  \
   (SPANS * (sizeof(Span) + ID_BYTES + 16) +                                                        \
    ATTRIBUTES * (sizeof(KeyValue) + sizeof(Any) + sizeof(KeyValue *)) + sizeof(SpanStatus) + 16 +  \
-   2 * TRACE_TEXT_BYTES + 3 * TRACE_NAME_BYTES + 512)
+   2 * TRACE_TEXT_BYTES + 3 * TRACE_NAME_BYTES + TRACE_STATE_BYTES + 512)
 
 struct otlp {
   struct otlp_options options;
@@ -112,12 +112,14 @@ static void add_int(struct otlp *otlp, Span *span, const char *key, int64_t numb
 }
 
 // ---- spans ----
-static Span *new_span(struct otlp *otlp, const uint8_t *trace_id) {
+// `state`: tracestate, the same for all spans of a call; NULL: none.
+static Span *new_span(struct otlp *otlp, const uint8_t *trace_id, char *state) {
   Span *span = take(otlp, sizeof *span);
   opentelemetry__proto__trace__v1__span__init(span);
   uint8_t *copy = take(otlp, 16);
   memcpy(copy, trace_id, 16);
   span->trace_id = (ProtobufCBinaryData){16, copy};
+  if (state) span->trace_state = state;
   span->kind = OPENTELEMETRY__PROTO__TRACE__V1__SPAN__SPAN_KIND__SPAN_KIND_INTERNAL;
   span->flags = 0x101; // sampled; the parent is known to be here
   otlp->spans[otlp->n_spans++] = span;
@@ -186,12 +188,13 @@ static void set_inference(struct otlp *otlp, Span *out, const struct trace_span 
   add_int(otlp, out, "fusewire.hbm.unfused_bytes", (int64_t)span->unfused_bytes);
 }
 
-static void add_stages(struct otlp *otlp, const struct trace_span *span, int64_t wall_ns) {
+static void add_stages(struct otlp *otlp, const struct trace_span *span, char *state,
+                       int64_t wall_ns) {
   static const char *const names[TRACE_STAGES] = {"queue", "copy_in", "compute", "copy_out"};
   for (int i = 0; i < TRACE_STAGES; i++) {
     int64_t from_ns = span->stages[i].from_ns + wall_ns;
     if (span->stages[i].ns <= 0) continue;
-    Span *out = new_span(otlp, span->trace_id);
+    Span *out = new_span(otlp, span->trace_id, state);
     out->span_id = (ProtobufCBinaryData){ID_BYTES, new_id(otlp)};
     out->parent_span_id = id_of(otlp, span->id);
     out->name = as_text(names[i]);
@@ -200,7 +203,8 @@ static void add_stages(struct otlp *otlp, const struct trace_span *span, int64_t
 }
 
 void otlp_add(struct otlp *otlp, const struct trace_span *span, int64_t wall_ns) {
-  Span *out = new_span(otlp, span->trace_id);
+  char *state = span->state[0] ? text_of(otlp, span->state, strlen(span->state)) : NULL;
+  Span *out = new_span(otlp, span->trace_id, state);
   out->span_id = id_of(otlp, span->id);
   if (span->has_parent) out->parent_span_id = id_of(otlp, span->parent);
   out->attributes = take(otlp, ATTRIBUTES * sizeof(KeyValue *));
@@ -210,7 +214,7 @@ void otlp_add(struct otlp *otlp, const struct trace_span *span, int64_t wall_ns)
   add_int(otlp, out, "rpc.grpc.status_code", (int64_t)span->status);
   set_inference(otlp, out, span);
   set_status(otlp, out, span);
-  if (span->ran) add_stages(otlp, span, wall_ns);
+  if (span->ran) add_stages(otlp, span, state, wall_ns);
 }
 
 // ---- the whole ----
@@ -261,7 +265,8 @@ const uint8_t *otlp_pack(struct otlp *otlp, size_t *bytes) {
 enum status otlp_open(const struct otlp_options *options, struct otlp **out, struct error *err) {
   // On the wire everything is shorter than in memory, but for the texts, of which those that are
   // not copied are counted here: keys, and what is the same for all.
-  size_t call_bytes = CALL_ROOM + (size_t)ATTRIBUTES * 40 + strlen(options->address);
+  size_t call_bytes = CALL_ROOM + (size_t)ATTRIBUTES * 40 + strlen(options->address) +
+                      (size_t)SPANS * (TRACE_STATE_BYTES + 3); // of each span, copied once
   size_t room = OTLP_BATCH * CALL_ROOM + 4096;
   struct otlp *otlp = calloc(1, sizeof *otlp);
   void *memory = malloc(room);

@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/regular.h"
 
+#include <arpa/inet.h>
 #include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,17 +17,70 @@ struct post {
   char error[CURL_ERROR_SIZE];
 };
 
+#define HOST_BYTES 253 // of a name, by the rules of the DNS
+#define LABEL_BYTES 63
+
+static bool is_letter_or_digit(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c & 0x80;
+}
+
+// A part between dots: '_' is in no name of a host, but in those of containers; a byte beyond ASCII
+// is part of a name in other letters.
+static bool label_ok(const char *label, size_t bytes) {
+  if (bytes == 0 || bytes > LABEL_BYTES || label[0] == '-' || label[bytes - 1] == '-') return false;
+  for (size_t i = 0; i < bytes; i++)
+    if (!is_letter_or_digit(label[i]) && label[i] != '-' && label[i] != '_') return false;
+  return true;
+}
+
+// libcurl's parser takes anything for a host that has none of the characters that end one; that it
+// cannot be one would be told only when spans are lost.
+static const char *host_fault(const char *host) {
+  struct in6_addr address;
+  if (host[0] == '[') return NULL; // libcurl has looked at it
+  size_t bytes = strlen(host);
+  if (bytes > 0 && host[bytes - 1] == '.') bytes--;
+  if (bytes == 0) return "it has no host";
+  if (bytes > HOST_BYTES) return "its host is too long for a name";
+  const char *label = host;
+  for (const char *end; label < host + bytes; label = end + 1) {
+    size_t left = (size_t)(host + bytes - label), n = strcspn(label, ".");
+    end = label + (n < left ? n : left);
+    if (!label_ok(label, (size_t)(end - label))) return "its host is neither a name nor an address";
+    bool last = end == host + bytes, number = strspn(label, "0123456789") == (size_t)(end - label);
+    if (last && number && inet_pton(AF_INET, host, &address) != 1)
+      return "its host is no IPv4 address";
+  }
+  return host[bytes - 1] == '.' ? "its host is neither a name nor an address" : NULL;
+}
+
+static const char *url_fault(CURLU *parsed, const char *url) {
+  char *host = NULL, *port = NULL;
+  const char *slashes = strstr(url, "://"), *fault = NULL;
+  CURLUcode code = curl_url_set(parsed, CURLUPART_URL, url, 0);
+  if (code == CURLUE_OK) code = curl_url_get(parsed, CURLUPART_HOST, &host, 0);
+  if (code != CURLUE_OK)
+    fault = curl_url_strerror(code);
+  else if (!slashes || slashes[3] == '/') // which libcurl would skip
+    fault = "it has no host";
+  else
+    fault = host_fault(host);
+  if (!fault && curl_url_get(parsed, CURLUPART_PORT, &port, 0) == CURLUE_OK &&
+      strtol(port, NULL, 10) == 0)
+    fault = "port 0 is nobody's";
+  curl_free(host);
+  curl_free(port);
+  return fault;
+}
+
 enum status post_check(const char *url, struct error *err) {
   CURLU *parsed = curl_url();
   if (!parsed) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a URL");
-  char *host = NULL;
-  CURLUcode code = curl_url_set(parsed, CURLUPART_URL, url, 0);
-  if (code == CURLUE_OK) code = curl_url_get(parsed, CURLUPART_HOST, &host, 0);
-  curl_free(host);
+  const char *fault = url_fault(parsed, url);
   curl_url_cleanup(parsed);
-  if (code == CURLUE_OK) return STATUS_OK;
+  if (!fault) return STATUS_OK;
   return error_set(err, STATUS_INVALID_ARGUMENT, "trace.endpoint: \"%.100s\" is no URL: %s", url,
-                   curl_url_strerror(code));
+                   fault);
 }
 
 // ---- what comes back ----

@@ -139,8 +139,10 @@ class CheckTest(unittest.TestCase):
         self.assertNotIn("unknown key", output)
 
     def test_an_endpoint_that_is_no_url_is_told_once(self):
-        path = self.write("server.yaml", "trace: {endpoint: foo}\n")
-        self.assertEqual(self.assert_refused(["--config", path], path, 1, ["trace.endpoint"]).count("endpoint"), 1)
+        for url in ("foo", "http://", "http://-", "http://:4318/v1/traces", "http://a:0/v1/traces", "http:///v1/traces"):
+            with self.subTest(url):
+                path = self.write("server.yaml", f"trace: {{endpoint: '{url}'}}\n")
+                self.assertEqual(self.assert_refused(["--config", path], path, 1, ["trace.endpoint"]).count("endpoint"), 1)
 
     def test_things_that_are_no_files(self):
         fifo = os.path.join(self.folder, "fifo")

@@ -98,6 +98,22 @@ class TraceTest(unittest.TestCase):
             self.assertEqual(root.parent_span_id, b"")
             self.assertNotEqual(root.trace_id.hex(), TRACE)
 
+            # Its state goes with it, into the parts of the call, too; what is none does not.
+            parent, long = ("traceparent", f"00-{TRACE}-{PARENT}-01"), "x" * 250
+            states = [([parent, ("tracestate", "a=1,b@c=2 3")], "a=1,b@c=2 3"),
+                      ([("tracestate", "a=1"), parent, ("tracestate", "b=2")], "a=1,b=2"),
+                      ([parent, ("tracestate", f"a={long},b={long}")], f"a={long},b={long}"),
+                      ([parent, ("tracestate", f"a={long},b={long}"), ("tracestate", "c=123456789")], ""),
+                      ([parent, ("tracestate", "A=1")], ""), ([parent, ("tracestate", "")], ""), ([("tracestate", "a=1")], ""),
+                      ([parent], "")]
+            for metadata, _ in states:
+                self.infer(block_request(), metadata=metadata, timeout=30)
+            spans = collector.wait(lambda spans: len(calls(spans)) == 3 + len(states))
+            for call, (metadata, state) in zip(calls(spans)[3:], states):
+                parts = [span for span in spans if span.parent_span_id == call.span_id]
+                self.assertGreater(len(parts), 1)
+                self.assertEqual({span.trace_state for span in (call, *parts)}, {state}, metadata)
+
             # Calls that fail, and how far that is the server's fault.
             wrong = pb.infer_request("block", [pb.tensor("x", "FP32", [1, 47])], [bytes(188)])
             failing = [(INFER, block_request("nobody"), "NOT_FOUND", 5, 0), ("/no.Such/Method", b"", "UNIMPLEMENTED", 12, ERROR),
@@ -106,7 +122,7 @@ class TraceTest(unittest.TestCase):
                 with self.assertRaises(grpc.RpcError) as raised:
                     self.channel.unary_unary(path)(message, timeout=30)
                 self.assertEqual(raised.exception.code().name, name)
-            spans = calls(collector.wait(lambda spans: len(calls(spans)) == 7))[3:]
+            spans = calls(collector.wait(lambda spans: len(calls(spans)) == 15))[11:]
             for span, (path, _, name, code, status) in zip(spans, failing):
                 self.assertEqual((attributes(span)["rpc.grpc.status_code"], span.status.code), (code, status), name)
                 self.assertEqual(span.name, "_OTHER" if "Such" in path else path[1:])
@@ -118,9 +134,9 @@ class TraceTest(unittest.TestCase):
             call = self.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
             next(call)
             call.cancel()
-            span = calls(collector.wait(lambda spans: len(calls(spans)) == 8))[7]
+            span = calls(collector.wait(lambda spans: len(calls(spans)) == 16))[15]
             self.assertEqual((span.name, attributes(span)["rpc.grpc.status_code"]), ("grpc.health.v1.Health/Watch", 1))
-            self.assertEqual(self.counts(daemon, 8), (8, 0, 0))
+            self.assertEqual(self.counts(daemon, 16), (16, 0, 0))
             daemon.stop()
 
     def test_requests_of_a_stream_are_spans_within_the_call(self):

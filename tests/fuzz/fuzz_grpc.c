@@ -9,6 +9,8 @@ static void try_texts(const uint8_t *data, size_t size) {
   int64_t timeout_ns = -1;
   if (grpc_timeout_parse(data, size, &timeout_ns)) FW_ASSERT(timeout_ns >= 0);
   (void)grpc_content_type_ok(data, size);
+  (void)grpc_traceparent_ok(data, size);
+  if (grpc_tracestate_ok(data, size)) FW_ASSERT(size <= GRPC_TRACESTATE_BYTES);
   char text[2048];
   size_t bytes = size < sizeof text - 1 ? size : sizeof text - 1;
   memcpy(text, data, bytes);

@@ -35,7 +35,10 @@ static void parents_decide_and_are_kept(void **state) {
   assert_memory_equal(span->trace_id, trace_id, sizeof trace_id);
   assert_memory_equal(span->parent, parent, sizeof parent);
   assert_true(span->has_parent && span->is_call && span->began_ns == 7);
+  assert_string_equal(span->state, "");
+  snprintf(span->state, sizeof span->state, "a=1");
   struct trace_span *child = trace_child(source, span);
+  assert_string_equal(child->state, "a=1");
   assert_memory_equal(child->trace_id, trace_id, sizeof trace_id);
   assert_memory_equal(child->parent, span->id, sizeof span->id);
   assert_memory_not_equal(child->id, span->id, sizeof span->id);
@@ -86,10 +89,12 @@ static void a_full_queue_drops_and_counts_and_wakes(void **state) {
   assert_ptr_equal(trace_next(trace), spans[0]);
   assert_null(trace_begin(source, "", 5)); // not given back yet
   memset(spans[0]->text, 'x', sizeof spans[0]->text);
+  memset(spans[0]->state, 'x', sizeof spans[0]->state);
   trace_give_back(trace, spans[0]);
   struct trace_span *again = trace_begin(source, "", 6);
   assert_ptr_equal(again, spans[0]);
   assert_string_equal(again->text, "");
+  assert_string_equal(again->state, "");
   trace_close(trace);
 }
 

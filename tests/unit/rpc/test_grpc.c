@@ -330,6 +330,45 @@ static void trace_parents_are_taken_as_the_standard_has_them(void **state) {
     assert_false(grpc_traceparent_ok((const uint8_t *)bad[i], strlen(bad[i])));
 }
 
+static bool state_ok(const char *text) {
+  return grpc_tracestate_ok((const uint8_t *)text, strlen(text));
+}
+
+static void trace_states_are_taken_as_the_standard_has_them(void **state) {
+  (void)state;
+  static const char *const good[] = {"a=1",
+                                     "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7",
+                                     "a=1 , b=2\t,\tc=3",
+                                     ",a=1,,b=2,",
+                                     "0tenant@system=x!\"#$%&'()*+-./:;<>?@[]^_`{|}~",
+                                     "a_-*/9=in the middle blanks are values"};
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+    if (!state_ok(good[i])) fail_msg("refused: %s", good[i]);
+  static const char *const bad[] = {
+      "",       ",",          " ",     "a",    "=1",  "a=",         "A=1",  "a=1=2", "a b=1",
+      "a=\x7f", "a=\xc3\xa9", "a=1,b", "_a=1", "@=1", "a=1\tb,c=2", "a =1", "a= ",   "a=1;b=2,="};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    if (state_ok(bad[i])) fail_msg("taken: %s", bad[i]);
+  char text[GRPC_TRACESTATE_BYTES + 2] = "";
+  for (int i = 0; i < 32; i++) // as many vendors as there may be, and one more
+    snprintf(text + strlen(text), sizeof text - strlen(text), "%sk%d=v", i ? "," : "", i);
+  assert_true(state_ok(text));
+  snprintf(text + strlen(text), sizeof text - strlen(text), ",k=v");
+  assert_false(state_ok(text));
+  for (int key = 256; key <= 257; key++) { // the longest key, the longest value, and one byte more
+    snprintf(text, sizeof text, "%0*d=v", key, 1);
+    assert_int_equal(state_ok(text), key == 256);
+    snprintf(text, sizeof text, "k=%0*d", key, 1);
+    assert_int_equal(state_ok(text), key == 256);
+  }
+  for (int last = 251; last <= 252; last++) { // and the longest list
+    int bytes = snprintf(text, sizeof text, "k=%0256d,l=%0*d", 1, last, 1);
+    assert_int_equal(state_ok(text), bytes == GRPC_TRACESTATE_BYTES);
+  }
+  static const uint8_t zero[] = {'a', 0, 'b', '=', '1'};
+  assert_false(grpc_tracestate_ok(zero, sizeof zero));
+}
+
 // However many connections take what they can get, one that wants little gets it.
 static void greedy_connections_leave_room(void **state) {
   struct rig *rig = *state;
@@ -364,6 +403,7 @@ static void greedy_connections_leave_room(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(trace_parents_are_taken_as_the_standard_has_them),
+      cmocka_unit_test(trace_states_are_taken_as_the_standard_has_them),
       cmocka_unit_test(content_type_is_grpc_and_its_suffixes_only),
       cmocka_unit_test(timeout_knows_every_unit),
       cmocka_unit_test(timeout_of_99999999_hours_saturates),

@@ -45,6 +45,7 @@ static struct trace_span full_span(void) {
   memset(span.model, 'm', sizeof span.model - 1);
   memset(span.version, 'v', sizeof span.version - 1);
   memset(span.request_id, 'i', sizeof span.request_id - 1);
+  memset(span.state, 's', sizeof span.state - 1);
   memset(span.trace_id, 1, sizeof span.trace_id);
   memset(span.id, 2, sizeof span.id);
   memset(span.parent, 3, sizeof span.parent);
@@ -74,7 +75,11 @@ static void the_largest_body_has_room(void **state) {
     for (int i = 0; i < OTLP_BATCH; i++)
       otlp_add(otlp, &span, 0);
     Request *request = packed(otlp);
-    assert_int_equal(request->resource_spans[0]->scope_spans[0]->n_spans, OTLP_BATCH * 5);
+    const Opentelemetry__Proto__Trace__V1__ScopeSpans *all =
+        request->resource_spans[0]->scope_spans[0];
+    assert_int_equal(all->n_spans, OTLP_BATCH * 5);
+    for (size_t i = 0; i < all->n_spans; i++)
+      assert_string_equal(all->spans[i]->trace_state, span.state);
     drop(request);
   }
   Request *empty = packed(otlp);
@@ -137,8 +142,40 @@ static void urls_are_checked(void **state) {
   struct error err;
   assert_int_equal(post_check("http://[::1]:4318/v1/traces", &err), STATUS_OK);
   assert_int_equal(post_check("https://collector.example/v1/traces", &err), STATUS_OK);
-  static const char *const bad[] = {"http://", "http://a b/", "http://a:99999/", "",
-                                    "http://[::1/"};
+  static const char *const good[] = {"http://a",         "http://a:1/x",
+                                     "http://a.b.:4318", "http://otel_collector-1:4318/v1/traces",
+                                     "http://127.0.0.1", "http://1a.example/",
+                                     "http://me:x@a/"};
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+    if (post_check(good[i], &err) != STATUS_OK) fail_msg("%s", err.message);
+  static const char *const bad[] = {"http://",
+                                    "http://a b/",
+                                    "http://a:99999/",
+                                    "",
+                                    "http://[::1/",
+                                    "http://-",
+                                    "http://-a/",
+                                    "http://a-/",
+                                    "http://a..b/",
+                                    "http://.a/",
+                                    "http://.",
+                                    "http://..",
+                                    "http:///v1",
+                                    "http://:4318/",
+                                    "http://a:0/",
+                                    "http://a:-1/",
+                                    "http://a:x/",
+                                    "http://a:1:2/",
+                                    "http://256.1.1.1/",
+                                    "http://1.2.3.4.5/",
+                                    "http://a/b c",
+                                    "http://?x=1",
+                                    "http://#x",
+                                    "http://a,b/",
+                                    "http://[::g]",
+                                    "http://[]:4318/",
+                                    "http://me@/v1/traces",
+                                    "http:a"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     assert_int_equal(post_check(bad[i], &err), STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(err.message, "trace.endpoint"));
