@@ -7,6 +7,7 @@
 #ifndef GPU_COUNTERS_H
 #define GPU_COUNTERS_H
 
+#include "backend/cuda/cupti_open.h"
 #include <cupti_profiler_host.h>
 #include <cupti_profiler_target.h>
 #include <cupti_range_profiler.h>
@@ -48,7 +49,6 @@ struct counters {
 #define COUNTERS_MEMBER(name) __typeof__(&name) name;
   COUNTERS_FUNCTIONS(COUNTERS_MEMBER)
 #undef COUNTERS_MEMBER
-  void *library;
   CUpti_Profiler_Host_Object *host;
   CUpti_RangeProfiler_Object *ranges;
   uint8_t *available, *config, *data; // available: the host object looks at it
@@ -71,24 +71,10 @@ static inline bool counters_ok(struct counters *c, CUptiResult rc, const char *w
 #define COUNTERS_CALL(c, function, ...) counters_ok(c, (c)->function(__VA_ARGS__), #function)
 
 static inline bool counters_library(struct counters *c) {
-  static const char *const names[] = {"libcupti.so.13", "libcupti.so",
-                                      "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13",
-                                      "/usr/local/cuda/lib64/libcupti.so.13"};
-  for (size_t i = 0; i < sizeof names / sizeof *names && !c->library; i++)
-    c->library = dlopen(names[i], RTLD_NOW);
-  if (!c->library) {
-    snprintf(c->message, sizeof c->message, "no libcupti.so.13 here");
-    return false;
-  }
-#define COUNTERS_FIND(name)                                                                        \
-  *(void **)(void *)&c->name = dlsym(c->library, #name);                                           \
-  if (!c->name) {                                                                                  \
-    snprintf(c->message, sizeof c->message, "libcupti has no " #name);                             \
-    return false;                                                                                  \
-  }
-  COUNTERS_FUNCTIONS(COUNTERS_FIND)
-#undef COUNTERS_FIND
-  return true;
+#define COUNTERS_FUNCTION(name) {#name, (void **)(void *)&c->name},
+  const struct cupti_function functions[] = {COUNTERS_FUNCTIONS(COUNTERS_FUNCTION)};
+#undef COUNTERS_FUNCTION
+  return cupti_open(functions, sizeof functions / sizeof *functions, c->message, sizeof c->message);
 }
 
 static inline bool counters_host(struct counters *c) {

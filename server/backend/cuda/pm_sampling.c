@@ -7,6 +7,7 @@
 // at intervals too short for what reads them samples are lost and the overflow flag stays 0; a
 // session that was decoded once, after its stop, counted twice.
 #include "backend/cuda/cuda_device.h"
+#include "backend/cuda/cupti_open.h"
 #include "base/log.h"
 
 #ifdef WITH_CUPTI
@@ -15,7 +16,6 @@
 #include <cupti_profiler_target.h>
 #include <cupti_result.h>
 #include <cupti_target.h>
-#include <dlfcn.h>
 #include <stdlib.h>
 
 #define BUFFER_BYTES ((size_t)64 << 20) // the card's, for samples that nobody has taken yet
@@ -50,7 +50,6 @@ struct cupti {
 #define MEMBER(name) __typeof__(&name) name;
   FUNCTIONS(MEMBER)
 #undef MEMBER
-  void *library;
 };
 
 struct counter_source {
@@ -86,21 +85,13 @@ static enum status checked(struct counter_source *s, CUptiResult rc, const char 
 
 // ---- opening ----
 static enum status open_library(struct cupti *cupti, struct error *err) {
-  static const char *const names[] = {"libcupti.so.13",
-                                      "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13",
-                                      "/usr/local/cuda/lib64/libcupti.so.13"};
-  for (size_t i = 0; i < sizeof names / sizeof *names && !cupti->library; i++)
-    cupti->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-  if (!cupti->library)
-    return error_set(err, STATUS_UNAVAILABLE,
-                     "no libcupti.so.13 where the loader looks, nor under /usr/local/cuda");
-#define FIND(name)                                                                                 \
-  *(void **)(void *)&cupti->name = dlsym(cupti->library, #name);                                   \
-  if (!cupti->name)                                                                                \
-    return error_set(err, STATUS_UNAVAILABLE, "the libcupti that was found has no " #name);
-  FUNCTIONS(FIND)
-#undef FIND
-  return STATUS_OK;
+#define FUNCTION(name) {#name, (void **)(void *)&cupti->name},
+  const struct cupti_function functions[] = {FUNCTIONS(FUNCTION)};
+#undef FUNCTION
+  char why[160];
+  if (cupti_open(functions, sizeof functions / sizeof *functions, why, sizeof why))
+    return STATUS_OK;
+  return error_set(err, STATUS_UNAVAILABLE, "%s", why);
 }
 
 static enum status no_memory(struct error *err) {
