@@ -200,7 +200,8 @@ class Http2Test(unittest.TestCase):
             # Nine times the work (a GPU takes all rows at once: only as many times the keys), but of that size nothing is
             # known: it is not refused.
             began = time.monotonic()
-            stream = connection.start_call(INFER, request(8192 if device.on_gpu() else 4500), [("grpc-timeout", f"{int(short * 2e6)}u")])
+            rows = 8192 if device.on_gpu() else 4500
+            stream = connection.start_call(INFER, request(rows), [("grpc-timeout", f"{int(short * 2e6)}u")])
             connection.wait(stream)
             waited = time.monotonic() - began
             self.assert_status(connection.stream(stream), DEADLINE)
