@@ -26,9 +26,9 @@
 #define LIMIT_CONF_ERRORS 100      // errors reported of one file; the rest is noise
 #define LIMIT_HEADS 4096           // of one attention
 #define LIMIT_REPEAT 1024          // times of one `repeat`; LIMIT_GRAPH_NODES bounds nested ones
-#define LIMIT_SAFETENSORS_HEADER (4 << 20)  // bytes of JSON; 4,096 weights need about 600 KB
-#define LIMIT_SAFETENSORS_TENSORS (1 << 15) // of one file, used or not
-#define LIMIT_EXPLAIN_NODES 640 // of a model that Explain writes; 48 layers have 583
+#define LIMIT_SAFETENSORS_HEADER (4 << 20)     // bytes of JSON; 4,096 weights need about 600 KB
+#define LIMIT_SAFETENSORS_TENSORS (1 << 15)    // of one file, used or not
+#define LIMIT_EXPLAIN_NODES 640                // of a model that Explain writes; 48 layers have 583
 #define LIMIT_EXPLAIN_BYTES ((4 << 20) - 4096) // of Explain: what stock clients take, 4 MiB
 #define LIMIT_SYNTHETIC_BYTES (64LL << 30)     // all synthetic weights of a model, as fp32
 

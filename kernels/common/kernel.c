@@ -9,7 +9,7 @@ static const struct kernel *const table[] = {
 #include "kernels/kernels.def"
 #undef KERNEL
 };
-#define N_KERNELS ((int)(sizeof table / sizeof *table))
+#define N_KERNELS ((int)(sizeof table / sizeof table[0]))
 
 int kernel_device_query(struct kernel_device *out) {
   int device, major, minor;

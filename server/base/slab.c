@@ -187,6 +187,7 @@ size_t slab_pool_tick(struct slab_pool *pool) {
       size_t capacity = slab->capacity_bytes;
       if (n_given == TICK_SLABS || (n_given > 0 && given_bytes + capacity > TICK_BYTES))
         return given_bytes;
+      FW_ASSERT(!slab->next); // the last one
       list_remove(list, slab);
       slab_destroy(pool, slab);
       pool->idle_bytes -= capacity;

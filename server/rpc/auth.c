@@ -53,8 +53,11 @@ enum status auth_open(const char *path, struct auth **out, struct error *err) {
     return error_set(err, STATUS_INVALID_ARGUMENT, "auth.token_file: %s: %s", path,
                      strerror(errno));
   struct auth *auth = calloc(1, sizeof *auth);
-  enum status status =
-      auth ? STATUS_OK : error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the tokens");
+  if (!auth) {
+    fclose(file);
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the tokens");
+  }
+  enum status status = STATUS_OK;
   char *line = NULL; // whole lines: what follows in a long comment is no token
   size_t room = 0;
   ssize_t bytes;

@@ -84,14 +84,14 @@ static enum status checked(struct counter_source *s, CUptiResult rc, const char 
   checked(source, (source)->cupti.function(__VA_ARGS__), #function, err)
 
 // ---- opening ----
-static enum status open_library(struct cupti *cupti, struct error *err) {
+static bool open_library(struct cupti *cupti, struct error *err) {
 #define FUNCTION(name) {#name, (void **)(void *)&cupti->name},
   const struct cupti_function functions[] = {FUNCTIONS(FUNCTION)};
 #undef FUNCTION
   char why[160];
-  if (cupti_open(functions, sizeof functions / sizeof *functions, why, sizeof why))
-    return STATUS_OK;
-  return error_set(err, STATUS_UNAVAILABLE, "%s", why);
+  if (cupti_open(functions, sizeof functions / sizeof *functions, why, sizeof why)) return true;
+  (void)error_set(err, STATUS_UNAVAILABLE, "%s", why);
+  return false;
 }
 
 static enum status no_memory(struct error *err) {
@@ -327,7 +327,7 @@ static enum status source_open(struct device *device, const struct counter_optio
   s->interval_ns = options->interval_ns;
   s->quiet_ns = options->quiet_ns;
   enum status status = cuda_enter(device, err);
-  if (status == STATUS_OK) status = open_library(&s->cupti, err);
+  if (status == STATUS_OK && !open_library(&s->cupti, err)) status = STATUS_UNAVAILABLE;
   if (status == STATUS_OK) status = open_host(s, err);
   if (status == STATUS_OK) status = open_config(s, err);
   if (status == STATUS_OK) status = open_sampling(s, err);
