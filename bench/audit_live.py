@@ -26,14 +26,28 @@ def program(name, folder):
     sys.exit(f"audit_live: no {name}: ./dev package cuda, or ./dev build cuda")
 
 
+def model_file(options):
+    """A copy of the model's file with the compute type that is wanted."""
+    with open(options.model_file) as file:
+        lines = [line for line in file if not line.startswith("compute:")]
+    named = next(i for i, line in enumerate(lines) if line.startswith("name:"))
+    lines.insert(named + 1, f"compute: {options.compute}\n")
+    copy = tempfile.NamedTemporaryFile("w", suffix=".yaml")
+    copy.writelines(lines)
+    copy.flush()
+    return copy
+
+
 class Daemon:
     def __init__(self, options, mode):
         self.file = tempfile.NamedTemporaryFile("w", suffix=".yaml")
         json.dump({"server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0"}, "device": {"kind": options.device},
-                   "audit": {"mode": mode, "interval": options.interval}, "log": {"level": "info"}}, self.file)
+                   "audit": {"mode": mode, "interval": options.interval}, "log": {"level": "info"},
+                   "batch": {"max_tokens": options.batch_tokens}}, self.file)
         self.file.flush()
+        self.model = model_file(options)
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([program("fusewired", "server"), "--config", self.file.name, options.model_file],
+        self.process = subprocess.Popen([program("fusewired", "server"), "--config", self.file.name, self.model.name],
                                         stdout=subprocess.PIPE, stderr=self.log, text=True)
         ready = self.process.stdout.readline()
         found = re.search(r"grpc=(\S+) admin=(\S+)", ready)
@@ -137,8 +151,12 @@ def report(fusion, runs, missed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, default=10)
-    parser.add_argument("--tokens", default="128", help="of a request's sequence, or a range A..B")
-    parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument("--compute", default="bf16", help="fp32, bf16 or fp16")
+    parser.add_argument("--tokens", default="512", help="of a request's sequence, or a range A..B")
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--batch-tokens", type=int, default=16384,
+                        help="batch.max_tokens. Batches of which every step fits into the cache (of the default 2048 tokens, "
+                             "say) are known within bounds only")
     parser.add_argument("--interval", type=int, default=200, help="audit.interval, us")
     parser.add_argument("--rounds", type=int, default=2, help="of off and on, for each mode")
     parser.add_argument("--device", default="cuda")

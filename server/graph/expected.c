@@ -320,10 +320,13 @@ double product_read_again(const struct product_sizes *sizes, const struct produc
   if (m <= 0 || cache->bytes < 0) return 0;
   double x = rows * sizes->k * es, all_w = n * sizes->k * es, some_w = cols * sizes->k * es;
   double lost_w = missed(x + all_w + rows * n * y_es, cache->product_bytes, 1.05, 0.09),
-         lost_x = missed(x + some_w + rows * cols * y_es, cache->product_bytes, 1.05, 0.09);
-  if (walk->roughly && cache->bytes > 0)
-    lost_x = roughly_lost((x + 3 * some_w) / (double)cache->bytes);
-  return (ceil(m / rows) - 1) * all_w * lost_w + (ceil(n / cols) - 1) * m * sizes->k * es * lost_x;
+         lost_x = missed(x + some_w + rows * cols * y_es, cache->product_bytes, 0.98, 0.09);
+  double again_w = ceil(m / rows) - 1, again_x = ceil(n / cols) - 1;
+  if (walk->roughly) {
+    if (cache->bytes > 0) lost_x = roughly_lost((x + 3 * some_w) / (double)cache->bytes);
+    if (again_x < 0.15) again_x = 0.15; // even a single group of columns
+  }
+  return again_w * all_w * lost_w + again_x * m * sizes->k * es * lost_x;
 }
 
 static double read_again(const struct walker *w, const struct step *step,
