@@ -28,6 +28,10 @@ bool prediction_read(struct slice document, struct prediction *out) {
   out->measured_rates = json_is_true(json_object_get(device, "measured"));
   out->present = out->tokens > 0 && read_plan(root, "fused", &out->us[0], &out->bytes[0]) &&
                  read_plan(root, "unfused", &out->us[1], &out->bytes[1]);
+  // beside its kernels a batch has a beginning and an end, fused or not
+  const double batch_us = number_in(device, "batch_us");
+  for (int i = 0; i < 2 && out->present && batch_us >= 0; i++)
+    out->us[i] += batch_us;
   json_decref(root);
   if (!out->present)
     snprintf(out->note, sizeof out->note, "the server's explanation lacks times or bytes");

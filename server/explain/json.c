@@ -158,6 +158,7 @@ static void device_json(struct maker *maker) {
   set_real(maker, "vector_flops_per_s", rates->vector);
   set_real(maker, "special_flops_per_s", rates->special);
   set_real(maker, "launch_us", rates->launch_us);
+  set_real(maker, "batch_us", rates->batch_us);
   close_value(maker, "}");
 }
 

@@ -19,6 +19,7 @@ struct device_rates device_rates_gpu(void) {
       .fused_product = 0.92,
       .launch_us = 2.0,
       .start_us = 1.0,
+      .batch_us = 3.5,
       .units = 132,
       .unit_load = 100e9,
       .overlap = 1.6,

@@ -51,6 +51,9 @@ struct device_rates {
   struct product_walk walks[CLASS_COUNT];
   double launch_us; // one more step in a plan
   double start_us;  // and how much later a product or an attention comes into its stride
+  // What a request's time of compute has beside its kernels: the batch's graph begins, its ends are
+  // stamped. No part of a plan's cost, which is what its kernels take one behind the other.
+  double batch_us;
   // What runs blocks of a kernel at a time (a GPU's multiprocessors), and bytes a second that one
   // of them loads for a product. 0: work is divided finely enough for its size not to matter.
   int32_t units;

@@ -23,6 +23,19 @@ static void times_and_bytes_are_those_of_the_totals(void **state) {
   assert_near(prediction_bytes_ratio(&p), 2.5, 1e-12);
 }
 
+// What a batch has beside its kernels is there fused and unfused.
+static void a_batch_has_a_beginning_and_an_end(void **state) {
+  (void)state;
+  struct prediction p;
+  assert_true(
+      read_text("{\"batch\": {\"tokens\": 128, \"sequences\": 4}, \"device\": {\"batch_us\": "
+                "3.5}, \"plans\": {\"fused\": " TOTAL("16.5", "100", "20") ", \"unfused\": " TOTAL(
+                    "96.5", "200", "100") "}}",
+                &p));
+  assert_near(p.us[0], 20, 1e-12);
+  assert_near(prediction_time_ratio(&p), 5, 1e-12);
+}
+
 static void a_document_that_lacks_something_predicts_nothing(void **state) {
   (void)state;
   static const char *const bad[] = {
@@ -46,6 +59,7 @@ static void a_document_that_lacks_something_predicts_nothing(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(times_and_bytes_are_those_of_the_totals),
+      cmocka_unit_test(a_batch_has_a_beginning_and_an_end),
       cmocka_unit_test(a_document_that_lacks_something_predicts_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
