@@ -125,6 +125,24 @@ class CheckTest(unittest.TestCase):
         output = self.assert_refused([path], path, 1, ["nmae", "lots", "max_tokens"])
         self.assertGreaterEqual(len(re.findall(r"faults\.yaml:\d+:\d+", output)), 3)
 
+    def test_a_bad_input_is_no_mistake_of_the_graph(self):
+        folder, broken = os.path.join(ROOT, "config", "models"), 0
+        for name in sorted(os.listdir(folder)):
+            with open(os.path.join(folder, name)) as file:
+                text = file.read().replace("file: ../../.cache", f"file: {ROOT}/.cache")
+            for entry in re.findall(r"^  - \{name: .*\}$", text.split("\ngraph:")[0], re.M):
+                line = text[:text.index(entry)].count("\n") + 1
+                for old, new in (("dtype: ", "dtype: x"), ("[batch", "[batsch"), ("name: ", "nmae: "), ("shape: [", "shape: [0, "),
+                                 (entry, "  - 5"), ("}", ", role: maks}")):
+                    with self.subTest(f"{name}: {entry} with {new}"):
+                        path = self.write(name, text.replace(entry, entry.replace(old, new, 1)))
+                        output = self.assert_refused([path], path, line, ["inputs["])
+                        # MiniLM's weights may not be here.
+                        told = re.findall(re.escape(name) + r":(\d+):\d+: (?!weights)", output)
+                        self.assertEqual(set(told), {str(line)}, output)
+                    broken += 1
+        self.assertGreater(broken, 40)
+
     def test_every_fault_of_a_server_file_has_its_place(self):
         for name, (text, line, words) in SERVER_FAULTS.items():
             with self.subTest(name):
