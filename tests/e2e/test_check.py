@@ -132,8 +132,8 @@ class CheckTest(unittest.TestCase):
                 text = file.read().replace("file: ../../.cache", f"file: {ROOT}/.cache")
             for entry in re.findall(r"^  - \{name: .*\}$", text.split("\ngraph:")[0], re.M):
                 line = text[:text.index(entry)].count("\n") + 1
-                for old, new in (("dtype: ", "dtype: x"), ("[batch", "[batsch"), ("name: ", "nmae: "), ("shape: [", "shape: [0, "),
-                                 (entry, "  - 5"), ("}", ", role: maks}")):
+                for old, new in (("dtype: ", "dtype: x"), ("[batch", "[batsch"), ("name: ", "nmae: "),
+                                 ("shape: [", "shape: [0, "), (entry, "  - 5"), ("}", ", role: maks}")):
                     with self.subTest(f"{name}: {entry} with {new}"):
                         path = self.write(name, text.replace(entry, entry.replace(old, new, 1)))
                         output = self.assert_refused([path], path, line, ["inputs["])
