@@ -408,7 +408,8 @@ static void single_kernels(void **state) {
 }
 
 // ---- bytes ----
-// Not in it: the fp32 product of 16384 x 512 -> 2048, of which 198 and 252 MB were read in two runs.
+// Not in it: the fp32 product of 16384 x 512 -> 2048, of which 198 and 252 MB were read in two
+// runs.
 static const struct byte_case {
   const char *name;
   enum dtype dtype;
