@@ -53,11 +53,11 @@ int main(int argc, char **argv) {
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
       strcmp(argv[1], "help") == 0) {
     print_usage(stdout);
-    return EXIT_ALL_OK;
+    return finish(EXIT_ALL_OK);
   }
   if (strcmp(argv[1], "--version") == 0) {
     puts("fusewire " FUSEWIRE_VERSION);
-    return EXIT_ALL_OK;
+    return finish(EXIT_ALL_OK);
   }
   for (size_t i = 0; i < N_COMMANDS; i++) {
     if (strcmp(argv[1], commands[i].name) == 0) return finish(commands[i].run(argc - 2, argv + 2));

@@ -161,8 +161,10 @@ static enum exit_code explain(const struct command *command, const struct parts 
   struct model *model = command->by_name ? registry_find(parts->registry, name, any)
                                          : registry_at(parts->registry, 0);
   if (!model) {
-    (void)error_set(&err, STATUS_NOT_FOUND, "no file and no model of the settings is called %.300s",
-                    command->model);
+    const char *near = registry_nearest(parts->registry, name);
+    (void)error_set(&err, STATUS_NOT_FOUND,
+                    "no file and no model of the settings is called %.300s%s%s", command->model,
+                    near ? "; did you mean " : "", near ? near : "");
     return complain(&err, EXIT_BAD_INPUT);
   }
   struct explain_options options = {.model = model,

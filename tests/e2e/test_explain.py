@@ -171,7 +171,8 @@ class ExplainTest(unittest.TestCase):
                                 ([self.model, self.model], "one model"), ([self.model, "--nonsense"], "--nonsense"),
                                 ([self.model, "--tokns=4"], "--tokns=4; the nearest is --tokens"),
                                 ([self.model, "--seqs", "99999"], "sequences"),
-                                (["nobody", "--config", self.settings], "nobody")):
+                                (["nobody", "--config", self.settings], "nobody"),
+                                (["Tinny", "--config", self.settings], "is called Tinny; did you mean tiny")):
             done = self.file(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)
             self.assertIn(word, done.stderr)
