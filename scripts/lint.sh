@@ -17,7 +17,7 @@ cmd_lint() {
 lint_tidy() {
   local preset=release sources
   find_nvcc && preset=cuda
-  build_preset "$preset"
+  build_preset "$preset" fw_proto fw_otlp # the generated headers
   say "clang-tidy"
   mapfile -t sources < <(cd "$FW_ROOT" && git ls-files 'server/*.c' 'kernels/*.c' 'client/*.c' |
     while read -r file; do grep -q "\"$FW_ROOT/$file\"" "build/$preset/compile_commands.json" && echo "$file"; done)
