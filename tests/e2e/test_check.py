@@ -162,6 +162,18 @@ class CheckTest(unittest.TestCase):
                 path = self.write("server.yaml", f"trace: {{endpoint: '{url}'}}\n")
                 self.assertEqual(self.assert_refused(["--config", path], path, 1, ["trace.endpoint"]).count("endpoint"), 1)
 
+    def test_no_mistake_of_the_settings_hides_another(self):
+        """Nor those of the models that they list."""
+        models = [self.write(f"{name}.yaml", BLOCK.replace("hidden: 96", f"hidden: {name}")) for name in ("one", "two")]
+        text = ("tls: {certificate: /nowhere.pem, key: /nowhere.key, client_ca: /nowhere.ca}\n"
+                "auth: {token_file: /nowhere.tokens}\ntrace: {endpoint: 'http://-', ca: /nowhere.authorities}\n"
+                f"models: [{', '.join(models)}]\n")
+        path = self.write("server.yaml", text)
+        words = ["/nowhere.pem", "/nowhere.key", "/nowhere.ca:", "/nowhere.tokens", "http://-", "/nowhere.authorities",
+                 "one.yaml:7", "two.yaml:7"]
+        output = self.assert_refused(["--config", path], path, 1, words)
+        self.assertIn("8 errors", output)
+
     def test_things_that_are_no_files(self):
         fifo = os.path.join(self.folder, "fifo")
         os.mkfifo(fifo)

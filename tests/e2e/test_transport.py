@@ -308,6 +308,8 @@ class TransportTest(unittest.TestCase):
                 ("no certificate", f"tls: {{client_ca: {certificate}}}", 2, ":1:18: tls.client_ca: tls.certificate is"),
                 ("missing", f"tls: {{certificate: /nowhere.pem, key: {key}}}", 2,
                  ":1:20: tls.certificate: /nowhere.pem: No such file"),
+                ("all missing", "tls: {certificate: /nowhere.pem, key: /nowhere.key, client_ca: /nowhere.ca}", 2,
+                 "nowhere.ca: No such"),
                 ("not PEM", f"tls: {{certificate: {empty}, key: {key}}}", 2, "no start line: not a PEM file"),
                 ("passphrase", f"tls: {{certificate: {certificate}, key: {locked}}}", 2, "passphrase"),
                 ("wrong key", f"tls: {{certificate: {certificate}, key: {self.client[1]}}}", 2, "tls.key"),
