@@ -11,10 +11,8 @@ enum exit_code daemon_check(const struct server_conf *conf, int n_errors) {
   struct error err;
   secrets_check(conf, &n_errors);
   traces_check(conf, &n_errors);
-  if (parts_open_devices(&parts, &err) != STATUS_OK)
-    daemon_report_setting(conf, &err, &n_errors);
-  else
-    n_errors += parts_parse_models(&parts);
+  if (parts_open_devices(&parts, &err) != STATUS_OK) daemon_report_setting(conf, &err, &n_errors);
+  n_errors += parts_parse_models(&parts);
   if (n_errors == 0) {
     int n_models = registry_count(parts.registry);
     printf("ok: %d model%s, device %s\n", n_models, n_models == 1 ? "" : "s",

@@ -26,8 +26,11 @@ static void parse_model(struct parts *parts, int i, int *n_errors) {
   struct model *model = NULL;
   struct error err;
   int before = *n_errors;
-  struct plan_caps caps = devices_plan_caps(&parts->devices);
-  enum status status = model_parse(path, parts->conf, &caps, daemon_report, n_errors, &model);
+  const bool opened = parts->devices.n > 0; // else the file alone is looked at
+  struct plan_caps caps;
+  if (opened) caps = devices_plan_caps(&parts->devices);
+  enum status status =
+      model_parse(path, parts->conf, opened ? &caps : NULL, daemon_report, n_errors, &model);
   if (status == STATUS_OK) {
     if (registry_add(parts->registry, model, &err) == STATUS_OK) return;
     model_put(model);

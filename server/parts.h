@@ -17,7 +17,8 @@ struct parts {
 // Opens the devices that conf asks for. UNAVAILABLE when there is none such, with the reason.
 MUST_USE enum status parts_open_devices(struct parts *parts, struct error *err);
 // Parses every model, reporting every error of each; the good ones are in the registry. Returns the
-// number of errors.
+// number of errors. Without devices (they could not be opened) the files alone are looked at, and
+// nothing is planned.
 int parts_parse_models(struct parts *parts);
 // Opens the audits and binds the models of the start; the thread that loads.
 MUST_USE enum status parts_bind(struct parts *parts, struct error *err);

@@ -167,12 +167,12 @@ class CheckTest(unittest.TestCase):
         models = [self.write(f"{name}.yaml", BLOCK.replace("hidden: 96", f"hidden: {name}")) for name in ("one", "two")]
         text = ("tls: {certificate: /nowhere.pem, key: /nowhere.key, client_ca: /nowhere.ca}\n"
                 "auth: {token_file: /nowhere.tokens}\ntrace: {endpoint: 'http://-', ca: /nowhere.authorities}\n"
-                f"models: [{', '.join(models)}]\n")
+                f"device: {{kind: cuda, gpus: '15'}}\nmodels: [{', '.join(models)}]\n")
         path = self.write("server.yaml", text)
         words = ["/nowhere.pem", "/nowhere.key", "/nowhere.ca:", "/nowhere.tokens", "http://-", "/nowhere.authorities",
-                 "one.yaml:7", "two.yaml:7"]
+                 "device", "one.yaml:7", "two.yaml:7"]
         output = self.assert_refused(["--config", path], path, 1, words)
-        self.assertIn("8 errors", output)
+        self.assertIn("9 errors", output)
 
     def test_things_that_are_no_files(self):
         fifo = os.path.join(self.folder, "fifo")
