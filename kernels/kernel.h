@@ -22,23 +22,32 @@ struct kernel_device {
 // The current device's, without cuBLASLt. 0 or a cudaError_t.
 int kernel_device_query(struct kernel_device *out);
 
-enum kernel_op { KERNEL_LINEAR, KERNEL_ATTENTION };
-// One product or attention with its operands, as linear_run and attention_run have them.
+enum kernel_op { KERNEL_LINEAR, KERNEL_LINEAR_NORM, KERNEL_ATTENTION };
+// One product or attention with its operands, as linear_run and attention_run have them. Of a
+// product with a norm behind it, out[0] is y and out[1], where it is wanted, the sum; y must not
+// overlap an input, but may be EPI_ADD's operand where the sum is not wanted.
 struct kernel_call {
   const struct kernel_device *device;
   enum kernel_op op;
   const struct view *in, *out;
-  int64_t m;                                 // KERNEL_LINEAR: rows of x
-  const struct linear_problem *linear;       // of KERNEL_LINEAR
+  int64_t m;                                 // products: rows of x
+  const struct linear_problem *linear;       // of products
+  const struct norm_problem *norm;           // of KERNEL_LINEAR_NORM
   const struct attention_problem *attention; // of KERNEL_ATTENTION
   const struct batch_geometry *geometry;     // of KERNEL_ATTENTION
+  // KERNEL_LINEAR_NORM, when it runs: KERNEL_COUNTERS words of device memory, the stream's own. 0
+  // before a kernel and after it.
+  uint32_t *counters;
 };
+
+#define KERNEL_COUNTERS 1024
 
 struct kernel;
 struct kernel_choice {
   const struct kernel *kernel;
   size_t workspace_bytes;
-  struct lt_plan lt; // of the row `lt`
+  struct lt_plan lt;            // of the row `lt`
+  const struct kernel *product; // of `gemm_then_norm`: the product's
 };
 
 struct kernel {

@@ -162,6 +162,21 @@ struct linear_problem {
   struct epilogue_op epilogue[EPILOGUE_MAX];
 };
 
+// ---- a norm behind a product
+// y[M, N] = norm(s) over the columns of a row, s by a linear_problem. s is rounded to y's dtype
+// before the norm, as if it went through memory.
+enum row_norm {
+  ROW_NORM_NONE,
+  ROW_NORM_LAYER, // (s - mean) / sqrt(variance + eps) * gamma + beta
+  ROW_NORM_RMS,   // s / sqrt(mean(s^2) + eps) * gamma + beta
+};
+struct norm_problem {
+  uint8_t kind;        // enum row_norm
+  uint8_t gamma, beta; // [N]: positions among the step's inputs; ROW_NONE: 1, and 0
+  bool sum;            // s is wanted as well
+  float eps;
+};
+
 // ---- attention
 // ----------------------------------------------------------------------------------------------------
 // o_i = sum_j softmax_j(scale * q_i . k_j) v_j within one sequence; causal: j <= i. Head h reads kv

@@ -35,6 +35,23 @@ int gemm_sm90_f16(const struct kernel_call *call, enum gemm_tile tile, struct CU
 // order of the sum changes).
 int gemm_small_bf16(const struct kernel_call *call, int bn, int split, struct CUstream_st *stream);
 int gemm_small_f16(const struct kernel_call *call, int bn, int split, struct CUstream_st *stream);
+// A product with a norm behind it, in one kernel (gemm_norm_sm90.cuh): groups of n / width blocks,
+// at most 8, whose tiles have `width` columns: gemm_norm_chunk's number or twice that. The call is
+// one that kernel_gemm_norm_sm90 supports, with its workspace.
+int gemm_norm_sm90_bf16(const struct kernel_call *call, int width, void *workspace,
+                        struct CUstream_st *stream);
+int gemm_norm_sm90_f16(const struct kernel_call *call, int width, void *workspace,
+                       struct CUstream_st *stream);
+// The norm alone, of rows that a product left at `x`, into out[0], which may be x: the same bits.
+int gemm_norm_rows_bf16(const struct kernel_call *call, const struct view *x,
+                        struct CUstream_st *stream);
+int gemm_norm_rows_f16(const struct kernel_call *call, const struct view *x,
+                       struct CUstream_st *stream);
+// Groups of so many blocks that the current device runs at a time.
+int gemm_norm_groups_bf16(int width, int blocks, int *out);
+int gemm_norm_groups_f16(int width, int blocks, int *out);
+// Columns of the parts in which a row of n is added up; 0: rows of n have no such kernel.
+int gemm_norm_chunk(int32_t n);
 // The same by mma.sync, on every card from sm_80 on; tiles of 128 x 128 (large) or 64 x 64.
 int gemm_mma_bf16(const struct kernel_call *call, bool large, struct CUstream_st *stream);
 int gemm_mma_f16(const struct kernel_call *call, bool large, struct CUstream_st *stream);

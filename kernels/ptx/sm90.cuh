@@ -72,6 +72,13 @@ static __device__ __forceinline__ void tma_load_3d(uint32_t to, const CUtensorMa
                "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z)
                : "memory");
 }
+static __device__ __forceinline__ void
+tma_load_5d(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, int u, int v) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+               "[%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+               "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v)
+               : "memory");
+}
 // To the same place, and the same barrier, of every block in `mask`.
 static __device__ __forceinline__ void tma_multicast_2d(uint32_t to, const CUtensorMap *map,
                                                         uint32_t bar, int x, int y, uint16_t mask) {
