@@ -12,6 +12,11 @@
 #define ATTENTION_TILE 128  // queries that pass over the keys and values together
 #define ATTENTION_HALF 64   // of them, that one of its two halves computes
 #define ATTENTION_START 128 // keys whose time a tile takes to start and to end
+#define NORM_ROWS 128     // of a group of blocks that computes a product and the norm of its result
+#define NORM_BLOCKS 8     // of such a group at most
+#define NORM_START 1e-6   // seconds to finish the rows of a group, whatever it has
+#define NORM_COLUMN 15e-9 // and for each column of a block
+#define NORM_AFTER_US 1.2 // more than a row program, of the kernel that does the norm of few rows
 #define POOL_WARP_COLS 1024 // a warp makes such a row (kernels/codegen/row_tile.c), else a block
 #define POOL_WARPS 8
 #define POOL_RESIDENT 2 // such blocks that a unit runs at a time
@@ -57,6 +62,7 @@ static double bandwidth(const struct device_rates *rates, double writes) {
 enum product_class product_class_of(const struct kernel_work *work,
                                     const struct device_rates *rates) {
   if (rates->plain_dtypes >> work->dtype & 1) return CLASS_PLAIN;
+  if (work->norm) return CLASS_OWN;
   bool library = rates->library_epilogues && !(work->epilogue_kinds & ~rates->library_epilogues);
   return library ? CLASS_LIBRARY : CLASS_OWN;
 }
@@ -107,6 +113,24 @@ static double tiled_seconds(const struct kernel_work *work, const struct device_
   }
   double start = (64 + 32) * (double)work->k * (double)dtype_bytes(work->dtype) / rates->unit_load;
   return most(best, start);
+}
+
+// A product with a norm behind it by groups of blocks that hold whole rows between them, 128 at a
+// time. Its rows are finished while no products run.
+static double grouped_seconds(const struct kernel_work *work, const struct device_rates *rates,
+                              double m) {
+  int32_t chunk = work->n % 96 == 0 && work->n <= 768 ? 96 : 128; // as gemm_norm_chunk has it
+  double best = INFINITY, unit = product_rate(work, rates) / rates->units;
+  for (int32_t cols = chunk; cols <= 2 * chunk; cols += chunk) {
+    int32_t blocks = work->n / cols;
+    if (work->n % cols != 0 || blocks > NORM_BLOCKS || blocks > rates->units) continue;
+    double rounds = ceil(ceil(m / NORM_ROWS) / floor((double)rates->units / blocks)),
+           loaded = (double)(NORM_ROWS + cols) * work->k * (double)dtype_bytes(work->dtype);
+    best = least(
+        best, rounds * (most(2.0 * NORM_ROWS * cols * work->k / unit, loaded / rates->unit_load) +
+                        NORM_START + cols * NORM_COLUMN));
+  }
+  return best;
 }
 
 // A fused attention by tiles of queries of one head, over all keys of their sequence.
@@ -210,6 +234,25 @@ static void fold_sequences(const struct kernel_work *work, const struct device_r
   *memory = most(*memory, waves * ceil(length / at_once) * rates->start_us / US);
 }
 
+// A product with a norm behind it is one kernel, or of few rows two, with what is between them in
+// the cache: the back end takes what is sooner done. `cost` is that of the product alone.
+static void price_norm(const struct kernel_work *work, const struct device_rates *rates,
+                       const struct batch_size *batch, double memory, struct cost *cost) {
+  if (!work->norm || rates->units == 0) return;
+  double m = rows_at(work->rows, batch), between = 2 * m * work->n * work->y_bytes / rates->cache,
+         product = grouped_seconds(work, rates, m);
+  double one = US * most(memory, product) + cost->launch_us,
+         two = cost->us + US * between + rates->launch_us + NORM_AFTER_US;
+  if (one <= two) {
+    cost->compute_us = US * product;
+    cost->us = one;
+    return;
+  }
+  cost->launches++;
+  cost->launch_us += rates->launch_us + NORM_AFTER_US, cost->memory_us += US * between;
+  cost->us = two;
+}
+
 // `again`: bytes of operands that are read again, from the cache.
 static struct cost price(const struct kernel_work *work, const struct device_rates *rates,
                          const struct batch_size *batch, const struct byte_bounds *read,
@@ -231,6 +274,7 @@ static struct cost price(const struct kernel_work *work, const struct device_rat
   bool starts = product > 0; // a pipeline that has to fill
   cost.launch_us = work->launches * (rates->launch_us + (starts ? rates->start_us : 0));
   cost.us = US * together(memory, product, rest, work, rates) + cost.launch_us;
+  price_norm(work, rates, batch, memory, &cost);
   cost.bound = bound_of(&cost);
   cost.intensity = moved > 0 ? cost.flops / moved : 0;
   return cost;

@@ -127,6 +127,15 @@ static void dump_linear(struct text *text, const struct linear_problem *linear) 
   text_add(text, "\n");
 }
 
+static void dump_norm(struct text *text, const struct step *step) {
+  const struct norm_problem *norm = &step->norm;
+  if (step->kind != STEP_LINEAR || norm->kind == ROW_NORM_NONE) return;
+  text_add(text, "      then %s %g, gamma in%d",
+           norm->kind == ROW_NORM_RMS ? "rms_norm" : "layer_norm", (double)norm->eps, norm->gamma);
+  if (norm->beta != ROW_NONE) text_add(text, ", beta in%d", norm->beta);
+  text_add(text, norm->sum ? ", into out0; what it is made from into out1\n" : ", into out0\n");
+}
+
 static void dump_finish(struct text *text, const struct step *step) {
   if (step->finish.n_insts == 0) return;
   text_add(text, "      then, its result being in0 and in%d the program's in1:\n", step->finish_in);
@@ -180,6 +189,7 @@ static void dump_step(struct text *text, const struct graph *graph, const struct
     dump_linear(text, &step->linear);
   else
     dump_attention(text, &step->attention);
+  dump_norm(text, step);
   if (step->kind != STEP_ROW) dump_finish(text, step);
   text_add(text, "     ");
   dump_rate(text, "reads", &step->traffic.read);

@@ -2,7 +2,8 @@
 // that is legal, `auto` what of that pays (worth.c):
 //   1. products take the element-wise ops that follow them into their epilogue, and on devices that
 //      can, products and attentions what else is element-wise on their result (finish.c);
-//   2. products of one input whose results only feed one attention become one product;
+//   2. products of one input whose results only feed one attention become one product; on devices
+//      that can, others take the norm of their result (norm.c);
 //   3. what is left runs as row programs, merged along producer-consumer edges, then with others
 //      that read the same tensor.
 // Legality is a matter of data flow (no group may need its own result from outside), of one
@@ -196,6 +197,23 @@ static void fill_epilogue(struct planner *planner, int32_t id) {
   fold_epilogue(planner, id, true); // no finish came of it
   if (trim) trim_epilogue(planner, id);
   planner_add_finish(planner, id);
+}
+
+// With the norm behind it a product has its whole epilogue again, or it is as it was.
+static void take_norm(struct planner *planner, int32_t id) {
+  struct group *group = &planner->groups[id];
+  int n_keep = group->n_nodes, n_left = group->n_left;
+  const char *why = NULL;
+  if (group->kind != GROUP_LINEAR || planner->caps->product_norm_dtypes == 0) return;
+  if (n_left > 0) {
+    int32_t tensor = group->out[0], reader = planner->readers[planner->reader_start[tensor]];
+    for (int i = 0; i < planner->nodes[reader].n_in; i++)
+      if (planner->nodes[reader].in[i] == tensor) why = planner->why[reader * NODE_MAX_INPUTS + i];
+    group->n_left = 0;
+    fold_epilogue(planner, id, true);
+  }
+  planner_add_norm(planner, id, n_keep);
+  if (!group->norm && n_left > 0) unfold(planner, id, n_keep, why);
 }
 
 // ---- 2. products side by side ----
@@ -449,6 +467,8 @@ static void group_on(struct planner *planner) {
   for (int32_t n = 0; n < n_nodes; n++)
     if (planner->live[n] && op_def_get(planner->nodes[n].op)->cls == OPC_ATTENTION)
       join_attention_products(planner, n);
+  for (int32_t g = 0; g < planner->n_groups; g++)
+    take_norm(planner, g);
   for (int32_t n = 0; n < n_nodes; n++)
     if (planner->live[n] && planner->group_of[n] < 0) row_group(planner, n);
   for (int32_t n = 0; n < n_nodes; n++)

@@ -14,6 +14,12 @@
 enum fusion_mode { FUSION_OFF, FUSION_ON, FUSION_AUTO, FUSION_MODES };
 const char *fusion_name(enum fusion_mode mode); // "off", "on", "auto"
 
+// Multiples of `step`, up to `most`.
+struct norm_columns {
+  int32_t step, most;
+};
+#define NORM_COLUMNS 2
+
 // What a device can do, as far as planning goes. From backend_ops.caps.
 struct plan_caps {
   bool row_chains;    // CPU: run consecutive row-local steps tile by tile, intermediates in a
@@ -26,6 +32,12 @@ struct plan_caps {
   // result before it is written (step.finish).
   bool product_finish, attention_finish;
   bool pool_before; // row programs that pool rows which another program makes, as it makes them
+  // Norms of whole rows that a product does on its result, a bias and a residual included
+  // (step.norm): of rows of so many columns, operands and result in one of these dtypes (a bit
+  // each). 0: none.
+  struct norm_columns product_norm[NORM_COLUMNS];
+  uint32_t product_norm_dtypes;
+  bool product_norm_weighed; // it pays for many rows only: FUSION_AUTO asks, FUSION_ON leaves it
   bool dtype_ok[DTYPE_COUNT];
   struct device_rates rates;        // for the cost model; .copy 0: the defaults (graph/rates.h)
   const struct shape_table *shapes; // measured on this device; NULL: none. Read by plan_build alone
@@ -59,7 +71,7 @@ struct operand {
 
 enum step_kind {
   STEP_ROW,            // row program over rows of kind `rows`
-  STEP_LINEAR,         // in: x, w, [epilogue operands]; out: y
+  STEP_LINEAR,         // in: x, w, [epilogue operands], [gamma, beta]; out: y, [its sum]
   STEP_ATTENTION,      // fused; in: q, k, v; out: o
   STEP_SCORES,         // unfused attention, one matrix in memory after each: scores = q k^T
   STEP_SCORES_SCALE,   //   scores <- scale * scores, causal mask
@@ -93,6 +105,7 @@ struct kernel_work {
   bool exact;                              // activations of row programs: in their form for fp32
   int32_t launches;                        // 1; 0: there is no such kernel
   uint32_t epilogue_kinds;                 // bit per enum epilogue_kind
+  bool norm;                               // a product with a norm of whole rows behind it
   struct traffic traffic;                  // compulsory bytes; all operations
   struct traffic_rate product_flops;       // of these, by the units that compute products
   struct traffic_rate softmax_flops;       // of these, between the products of a fused attention
@@ -158,6 +171,8 @@ struct cost {
 //                 result in fp32, after the epilogue and before any rounding; input i is
 //                 in[finish_in + i - 1]. The step's outputs are then the finish's, and
 //                 linear.y_dtype is fp32.
+//   A norm behind a product has its weights where step.norm says, behind the epilogue's. out[0] is
+//   the norm's result; out[1], with norm.sum, what it was made from, which linear.y_dtype is of.
 //   STEP_ATTENTION, STEP_SCORES (in q, k), STEP_CONTEXT (in p, v); STEP_SCORES_SCALE and
 //   STEP_SCORES_SOFTMAX work in
 //                 place (out[0] is in[0]). Score operands: tensor -1, rows ROWS_SCORES, cols =
@@ -187,7 +202,10 @@ struct step {
     };
     struct {
       union {
-        struct linear_problem linear;
+        struct {
+          struct linear_problem linear;
+          struct norm_problem norm; // ROW_NORM_NONE: none
+        };
         struct attention_problem attention;
       };
       struct row_program

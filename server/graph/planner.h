@@ -20,6 +20,7 @@ struct group {
   int32_t head, tail, n_nodes;
   int32_t n_finish; // of products and attentions: the last so many nodes work on the result
                     // (finish.c); out[0] is then what they start from
+  bool norm;        // GROUP_LINEAR: the last node is a norm of the result (norm.c), which is out[0]
   // GROUP_LINEAR: one part, or several products of one input whose weights are concatenated
   uint8_t n_parts, n_epilogue;
   uint8_t n_left; // nodes after it that its epilogue could take, and it does not pay (FUSION_AUTO)
@@ -124,6 +125,11 @@ void planner_add_finish(struct planner *planner, int32_t group);
 bool planner_finish_program(const struct planner *planner, const struct group *group,
                             struct row_builder *builder, struct row_program *out);
 
+// norm.c: a norm of whole rows by the kernel of the product before it. After epilogues and products
+// side by side, before row groups are made.
+// `n_keep`: nodes of the group that would stay in it without.
+void planner_add_norm(struct planner *planner, int32_t group, int n_keep);
+
 struct node_set;
 // worth.c: FUSION_AUTO. Of a product's group with all that may be in its epilogue: how many of its
 // nodes should be, and why no more.
@@ -138,6 +144,11 @@ const char *planner_pool_worth(struct planner *planner, const struct group *a,
 // Should a product or an attention do the nodes of `finish` on its result? NULL, or why not.
 const char *planner_finish_worth(struct planner *planner, const struct group *group,
                                  const struct node_set *finish);
+
+// Should a product do the norm of its result? Else it has its first n_keep nodes, and the norm the
+// others. NULL, or why not.
+const char *planner_norm_worth(struct planner *planner, const struct group *group, int n_keep,
+                               int32_t norm);
 
 bool planner_is_worth_reason(const char *reason);
 

@@ -148,7 +148,7 @@ static void single_epilogue(const struct planner *planner, const struct group *g
   if (node->n_in > 2)
     epilogue_add(planner, step, (struct epilogue_op){.kind = EPI_BIAS}, node->in[2]);
   int32_t product = node->out, n = planner->next[group->head];
-  for (int i = 1; i < group->n_nodes - group->n_finish; i++, n = planner->next[n]) {
+  for (int i = 1; i < group->n_nodes - group->n_finish - group->norm; i++, n = planner->next[n]) {
     struct op_fold fold;
     bool folds =
         op_def_get(planner->nodes[n].op)->fold(planner->graph, &planner->nodes[n], product, &fold);
@@ -172,6 +172,24 @@ static enum status add_finish(struct planner *planner, const struct group *group
   for (int i = 0; i < builder.n_outputs; i++)
     step_add_out(step, operand_of(planner, builder.outputs[i]));
   return STATUS_OK;
+}
+
+// The norm's weights behind the step's own operands; its result in place of the product's, which
+// follows where it is wanted.
+static void add_norm(const struct planner *planner, const struct group *group, struct step *step) {
+  if (!group->norm) return;
+  const struct node *node = &planner->nodes[group->tail];
+  int32_t sum = group->out[0], id = (int32_t)(group - planner->groups);
+  step->norm =
+      (struct norm_problem){.kind = node->op == OP_RMS_NORM ? ROW_NORM_RMS : ROW_NORM_LAYER,
+                            .gamma = step->n_in,
+                            .beta = node->n_in > 2 ? (uint8_t)(step->n_in + 1) : ROW_NONE,
+                            .sum = planner_is_written(planner, sum, id, id),
+                            .eps = node->attrs.eps};
+  for (int i = 1; i < node->n_in; i++)
+    step_add_in(step, operand_of(planner, node->in[i]));
+  step->out[0] = operand_of(planner, node->out);
+  if (step->norm.sum) step_add_out(step, operand_of(planner, sum));
 }
 
 static enum status linear_step(struct planner *planner, const struct group *group) {
@@ -201,6 +219,7 @@ static enum status linear_step(struct planner *planner, const struct group *grou
     epilogue_add(planner, step, (struct epilogue_op){.kind = EPI_BIAS}, group->bias[0]);
     step->in[step->n_in - 1] = parts_operand(planner, group->bias, group->n_parts, true);
   }
+  add_norm(planner, group, step);
   return add_finish(planner, group, step);
 }
 

@@ -118,6 +118,8 @@ static void linear_flops(struct step *step) {
     per_row +=
         linear->n *
         (linear->epilogue[i].kind == EPI_ACT ? activation_flops(linear->epilogue[i].act) : 1.0);
+  struct row_inst norm = {.op = step->norm.kind == ROW_NORM_RMS ? RI_RMS_NORM : RI_LAYER_NORM};
+  if (step->norm.kind != ROW_NORM_NONE) per_row += linear->n * inst_flops(&norm);
   rate_add(&step->traffic.flops, step->rows, per_row);
 }
 

@@ -48,6 +48,11 @@ static void linear_rates(const struct step *step, struct kernel_work *work) {
     rate_add(&work->epilogue_flops, step->rows, flops);
     if (act && op->act != ACT_RELU) rate_add(&work->epilogue_special, step->rows, flops);
   }
+  if (step->norm.kind != ROW_NORM_NONE) {
+    struct row_inst norm = {.op = step->norm.kind == ROW_NORM_RMS ? RI_RMS_NORM : RI_LAYER_NORM};
+    work->norm = true;
+    rate_add(&work->epilogue_flops, step->rows, linear->n * inst_flops(&norm));
+  }
   rate_add(&work->epilogue_flops, step->rows, program_flops(&step->finish));
   for (int i = 0; i < step->finish.n_insts; i++)
     rate_add(&work->epilogue_special, step->rows,
@@ -250,6 +255,7 @@ static void add_node(struct planner *planner, int32_t index, struct kernel_work 
   }
   if (def->cls != OPC_ROW) return;
   add_row_node(planner, node, in_epilogue, work);
+  work->norm = work->norm || (in_epilogue && def->whole_row);
   for (int i = 0; in_epilogue && def->fold && i < node->n_in; i++)
     if (in_set(planner, planner->producer[node->in[i]]) &&
         def->fold(planner->graph, node, node->in[i], &fold) && fold.has_epilogue)

@@ -7,6 +7,11 @@
 #define ALIKE 1e-3
 // Measurements closer than this are: they repeat no better.
 #define MEASURED_ALIKE 0.03
+// A norm goes into a product that is predicted to be faster by more than this: of fewer rows than
+// those it is weighed for, the two are slower together than apart.
+#define NORM_GAIN 0.03
+// And has so many rows at least: of fewer, products are faster than predicted (docs/PLANNER.md).
+#define NORM_ROWS 4096
 
 enum why_not {
   WHY_MEASURED,
@@ -17,6 +22,7 @@ enum why_not {
   WHY_FINISH,
   WHY_SPILL,
   WHY_SEQUENCES,
+  WHY_ROWS,
   WHYS
 };
 static const char *const why_not[WHYS] = {
@@ -35,7 +41,9 @@ static const char *const why_not[WHYS] = {
     "does not pay: one kernel would hold more values of a row than fit, and passing over them "
     "again costs more than the bytes saved",
     "does not pay: a few sequences keep few of the device's units busy, and a kernel of its own "
-    "makes the rows on all of them"};
+    "makes the rows on all of them",
+    "does not pay: blocks that hold whole rows between them keep the device less busy than the "
+    "product alone, and a kernel after it costs less than the difference"};
 
 bool planner_is_worth_reason(const char *reason) {
   for (int i = 0; i < WHYS; i++)
@@ -193,4 +201,23 @@ const char *planner_pool_worth(struct planner *planner, const struct group *a,
   double apart = cost_of(planner, &ways.works[0]).us + cost_of(planner, &ways.works[1]).us;
   bool pays = cost_of(planner, &ways.one_work).us <= apart * (1 + ALIKE);
   return pays ? NULL : why_not[WHY_SEQUENCES];
+}
+
+// ---- norms behind products ----
+const char *planner_norm_worth(struct planner *planner, const struct group *group, int n_keep,
+                               int32_t norm) {
+  struct node_set product = {.n = 0}, alone = {.n = 0}, all = {.n = 0}, none = {.n = 0};
+  struct both_ways ways;
+  for (int32_t node = group->head; node >= 0; node = planner->next[node]) {
+    node_set_add(product.n < n_keep ? &product : &alone, node);
+    node_set_add(&all, node);
+  }
+  node_set_add(&alone, norm);
+  node_set_add(&all, norm);
+  double apart_us = us_with(planner, &product, &alone, &ways);
+  double fused_us = us_with(planner, &all, &none, &ways);
+  const struct batch_size *batch = &planner->plan->batch;
+  int64_t rows = group->rows == ROWS_SEQS ? batch->n_seqs : batch->n_tokens;
+  bool few = planner->plan->rates.units > 0 && rows < NORM_ROWS;
+  return !few && fused_us < apart_us * (1 - NORM_GAIN) ? NULL : why_not[WHY_ROWS];
 }

@@ -105,6 +105,10 @@ static void plan(const struct graph *graph, const struct wish *wish) {
                            .epilogue_kinds = 1u << EPI_BIAS | (how >> 3),
                            .epilogue_max = 1 + how % 4};
   caps.product_finish = caps.attention_finish = caps.pool_before = how % 3 == 0;
+  if (how % 5 == 0) {
+    caps.product_norm[0] = (struct norm_columns){1 + how % 2, INT32_MAX};
+    caps.product_norm_dtypes = ~0u;
+  }
   if (how & 128) caps.rates = odd_rates((uint32_t)wish->rates << 2 | how >> 4);
   for (int d = 0; d < DTYPE_COUNT; d++)
     caps.dtype_ok[d] = true;

@@ -345,6 +345,29 @@ static inline void run_finish(const struct runner *run, const struct step *step,
   free(result);
 }
 
+// A product's result, [n, cols], rounded as it would be in memory; its norm into the step's first
+// output, itself into the second where it is wanted.
+static inline void run_norm(const struct runner *run, const struct step *step, double *y,
+                            int64_t row, int64_t n, int64_t tile_row) {
+  const struct norm_problem *norm = &step->norm;
+  int64_t elements, cols = step->linear.n;
+  uint64_t stored;
+  double *gamma = parts_read(run, &step->in[norm->gamma], &elements), *beta = NULL;
+  if (norm->beta != ROW_NONE) beta = parts_read(run, &step->in[norm->beta], &elements);
+  for (int64_t i = 0; i < n * cols; i++) {
+    typed_set(&stored, step->linear.y_dtype, 0, y[i]);
+    y[i] = typed_get(&stored, step->linear.y_dtype, 0);
+  }
+  if (norm->sum != (step->n_out == 2)) abort();
+  if (norm->sum) operand_write(run, &step->out[1], row, n, tile_row, y);
+  if (norm->kind == ROW_NORM_RMS)
+    ref_rms_norm(y, y, gamma, n, cols, (double)norm->eps);
+  else
+    ref_layer_norm(y, y, gamma, beta, n, cols, (double)norm->eps);
+  operand_write(run, &step->out[0], row, n, tile_row, y);
+  free(gamma), free(beta);
+}
+
 static inline void run_linear(const struct runner *run, const struct step *step, int64_t row,
                               int64_t n, int64_t tile_row) {
   int64_t elements;
@@ -356,7 +379,10 @@ static inline void run_linear(const struct runner *run, const struct step *step,
   ref_linear(y, x, w, NULL, n, step->linear.n, step->linear.k);
   for (int i = 0; i < step->linear.n_epilogue; i++)
     run_epilogue(run, step, &step->linear.epilogue[i], y, row, n, tile_row);
-  run_finish(run, step, y, step->linear.n, row, n, tile_row);
+  if (step->norm.kind != ROW_NORM_NONE)
+    run_norm(run, step, y, row, n, tile_row);
+  else
+    run_finish(run, step, y, step->linear.n, row, n, tile_row);
   free(x), free(w), free(y);
 }
 

@@ -27,6 +27,11 @@ static struct plan_caps caps_of(int kind) {
   if (kind == 2) caps.tile_bytes = 400;
   if (kind == 3) caps.epilogue_kinds = 1u << EPI_BIAS, caps.epilogue_max = 1;
   if (kind == 4) caps.row_chains = false;
+  if (kind % 2 == 0) { // of some widths
+    caps.product_norm[0] = (struct norm_columns){kind == 2 ? 1 : 2, 64};
+    caps.product_norm[1] = (struct norm_columns){3, 1 << 20};
+    caps.product_norm_dtypes = kind == 4 ? 1u << DTYPE_BF16 : ~0u;
+  }
   return caps;
 }
 
@@ -49,11 +54,16 @@ static void check_results(const struct world *w, const struct plan *plan,
 }
 
 static int n_refused, n_again; // by FUSION_AUTO
+static int n_norms, n_sums;    // by products; those that write what they are made from
 
 static void count_reasons(const struct plan *plan) {
   for (int32_t i = 0; i < plan->n_decisions; i++) {
     n_refused += strstr(plan->decisions[i].reason, "does not pay") != NULL;
     n_again += strstr(plan->decisions[i].reason, "computed again") != NULL;
+  }
+  for (int32_t i = 0; i < plan->n_steps; i++) {
+    bool norm = plan->steps[i].kind == STEP_LINEAR && plan->steps[i].norm.kind != ROW_NORM_NONE;
+    n_norms += norm, n_sums += norm && plan->steps[i].norm.sum;
   }
 }
 
@@ -102,10 +112,12 @@ static void random_rounds(enum dtype dtype, bool casts, int rounds, double toler
 
 static void plans_of_random_fp32_graphs_compute_what_the_graph_says(void **state) {
   (void)state;
-  n_refused = n_again = 0;
+  n_refused = n_again = n_norms = n_sums = 0;
   random_rounds(DTYPE_F32, false, ROUNDS, 2e-4);
   if (n_refused < 50 || n_again < 2)
     fail_msg("auto: %d edges left apart, %d results computed again: too few", n_refused, n_again);
+  if (n_norms < 80 || n_sums < 10)
+    fail_msg("%d norms behind products, %d with their sum: too few", n_norms, n_sums);
 }
 
 // Storage rounds to bf16 at unlike places in the two modes, so the distance is that of a few
