@@ -3,11 +3,13 @@
 // peers' encoder stacks have it (peers_encoder.py): no embedding, no pooling.
 //
 //   bench_plan [--dtype bf16|fp16|fp32] [--off] [--steps] [--hidden H] [--heads N] [--inter F]
-//              [--layers L] [--chain K] [--pool mean|cls|max] [--auto] [--apart] LENGTHS...
+//              [--layers L] [--chain K] [--pool mean|cls|max] [--auto] [--apart] [--norm]
+//              LENGTHS...
 // LENGTHS: tokens of each sequence of the batch (128; or 32x128 for 32 of 128). --chain: K
 // pointwise steps on [T, hidden] instead of the stack, with --off a kernel each. --pool: behind the
 // stack (or, with --layers 0, behind one LayerNorm) the sequences are pooled and normalised, and
-// only that is an output; --apart: by kernels that do not make what they pool. A step's time is
+// only that is an output; --apart: by kernels that do not make what they pool. --norm: products do
+// the norms behind them, on devices that can. A step's time is
 // that of a graph of all steps of its kind alone, divided by their number: its weights come from
 // memory, its activations are as warm as they happen to be. The floor of a step is the larger of
 // its bytes at the rate of a copy and its operations at what cuBLAS reaches on large products.
@@ -21,7 +23,7 @@
 struct bench_options {
   struct encoder_shape shape;
   enum fusion_mode mode;
-  bool steps, apart;
+  bool steps, apart, norm;
   int pool;      // enum pool_kind, or -1
   int32_t chain; // pointwise steps instead of layers, where not 0
   int32_t lengths[1024];
@@ -51,6 +53,8 @@ static void parse(struct bench_options *o, int argc, char **argv) {
       o->mode = FUSION_AUTO;
     else if (!strcmp(argv[i], "--apart"))
       o->apart = true;
+    else if (!strcmp(argv[i], "--norm"))
+      o->norm = true;
     else if (!strcmp(argv[i], "--pool") && ++i)
       o->pool = !strcmp(value, "cls") ? POOL_CLS : !strcmp(value, "max") ? POOL_MAX : POOL_MEAN;
     else if (!strcmp(argv[i], "--dtype") && ++i)
@@ -207,6 +211,11 @@ static void open_setup(struct setup *s, struct encoder *e, const struct bench_op
   encoder_check(backend_cuda.open(&options, &s->device, &err) == STATUS_OK, err.message);
   struct plan_caps caps = backend_cuda.caps(s->device)->plan;
   caps.pool_before = caps.pool_before && !o->apart;
+  if (o->norm) { // all that there are kernels for, whether they pay or not
+    caps.product_norm[0] = (struct norm_columns){96, 768};
+    caps.product_norm[1] = (struct norm_columns){128, 1024};
+    caps.product_norm_weighed = false;
+  }
   encoder_check(plan_build(&e->graph, o->mode, &caps, &limits, &s->plan, &err) == STATUS_OK,
                 err.message);
   int64_t start = clock_now_ns();

@@ -34,13 +34,13 @@ static int32_t mapped(struct probe_plan *probe, const struct graph *graph, struc
   return map->of[tensor];
 }
 
-// The tensor of the last node, or -1.
+// The tensor of the last node, or -1. A norm behind the product is not of it.
 static int32_t copy_nodes(struct probe_plan *probe, const struct graph *graph,
                           const struct step *step, struct mapping *map) {
   int32_t out = -1;
   for (int32_t t = 0; t < graph->n_tensors; t++)
     map->of[t] = -1;
-  for (int i = 0; i < step->n_nodes; i++) {
+  for (int i = 0; i < step->n_nodes - (step->norm.kind != ROW_NORM_NONE); i++) {
     const struct node *node = &graph->nodes[step->nodes[i]];
     int32_t in[NODE_MAX_INPUTS];
     for (int j = 0; j < node->n_in; j++)

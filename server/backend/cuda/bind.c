@@ -15,10 +15,14 @@ void cuda_plan_caps(const struct device *device, struct plan_caps *out) {
           1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL,
       .epilogue_max = EPILOGUE_MAX,
       .pool_before = true,
+      // The kernel takes more widths (gemm_norm_chunk); this one was faster than two kernels.
+      .product_norm = {{384, 384}},
+      .product_norm_weighed = true,
   };
   for (int dtype = DTYPE_F32; dtype < DTYPE_COUNT; dtype++)
     out->dtype_ok[dtype] = true;
   out->rates = device_rates_gpu();
+  if (device->sm == 90) out->product_norm_dtypes = 1u << DTYPE_BF16 | 1u << DTYPE_F16;
   if (device->sm < 90) // no clusters of blocks
     out->rates.row_bytes /= 8, out->rates.pool_blocks = 1;
 }

@@ -10,7 +10,7 @@
 #define ARENA_BASE 4096
 
 struct question {
-  struct view in[STEP_MAX_IN], out;
+  struct view in[STEP_MAX_IN], out[LAUNCH_OUTS];
   struct kernel_call call;
   struct batch_geometry geometry;
 };
@@ -19,12 +19,12 @@ static void ask(const struct bound_plan *bound, const struct bound_step *b, stru
   struct lane anywhere = {.arena = (char *)(uintptr_t)ARENA_BASE};
   const struct plan_limits *limits = &bound->plan->limits;
   memset(q, 0, sizeof *q);
-  launch_views(&anywhere, b, q->in, &q->out);
+  launch_views(&anywhere, b, q->in, q->out);
   q->geometry = (struct batch_geometry){.n_tokens = limits->max_tokens,
                                         .n_seqs = limits->max_seqs,
                                         .max_seqlen = limits->max_seqlen,
                                         .sum_sq = (int64_t)limits->max_tokens * limits->max_seqlen};
-  q->call = launch_call(bound->device, b->step, q->in, &q->out);
+  q->call = launch_call(bound->device, b->step, q->in, q->out);
   q->call.geometry = &q->geometry; // for attention
 }
 
@@ -38,8 +38,11 @@ static bool same_view(const struct view *a, const struct view *b) {
 static bool same_problem(const struct step *a, const struct step *b) {
   if (a->kind == STEP_ATTENTION) // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
     return memcmp(&a->attention, &b->attention, sizeof a->attention) == 0;
+  const struct norm_problem *x = &a->norm, *y = &b->norm;
+  bool norm = x->kind == y->kind && x->gamma == y->gamma && x->beta == y->beta &&
+              x->sum == y->sum && x->eps == y->eps;
   // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
-  return memcmp(&a->linear, &b->linear, sizeof a->linear) == 0;
+  return norm && memcmp(&a->linear, &b->linear, sizeof a->linear) == 0;
 }
 
 // Layers repeat, and asking cuBLASLt takes its time: does an earlier step put the same question?
@@ -49,14 +52,16 @@ static const struct bound_step *asked_before(const struct bound_plan *bound, int
     const struct bound_step *b = &bound->steps[s];
     const struct step *step = bound->steps[index].step;
     if (!b->choices || b->step->kind != step->kind || b->step->n_in != step->n_in ||
-        b->step->rows != step->rows)
+        b->step->n_out != step->n_out || b->step->rows != step->rows)
       continue;
     bool same = same_problem(b->step, step);
     struct question other;
     if (same) ask(bound, b, &other);
     for (int i = 0; same && i < step->n_in; i++)
       same = same_view(&q->in[i], &other.in[i]);
-    if (same && same_view(&q->out, &other.out)) return b;
+    for (int i = 0; same && i < step->n_out && i < LAUNCH_OUTS; i++)
+      same = same_view(&q->out[i], &other.out[i]);
+    if (same) return b;
   }
   return NULL;
 }
@@ -108,7 +113,8 @@ int32_t choices_fallbacks(const struct bound_plan *bound, const struct batch_geo
     if (!b->choices || !(b->step->needed_by & outputs)) continue;
     int64_t rows = b->step->rows == ROWS_SEQS ? counts->n_seqs : counts->n_tokens;
     int32_t rung = b->step->kind == STEP_ATTENTION ? 0 : bucket_rung(&bound->buckets, rows);
-    n += b->choices[rung].kernel->fallback;
+    const struct kernel_choice *choice = &b->choices[rung];
+    n += choice->kernel->fallback || (choice->product && choice->product->fallback);
   }
   return n;
 }

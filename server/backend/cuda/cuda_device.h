@@ -60,7 +60,8 @@ struct lane {
   struct batch_geometry geometry; // device addresses, counts of the batch (or bucket)
   void *geometry_host, *geometry_device;
   int64_t geometry_pitch;
-  void *workspace; // cuBLASLt's, this lane's own
+  void *workspace;    // cuBLASLt's and other kernels', this lane's own
+  uint32_t *counters; // KERNEL_COUNTERS words behind it, 0 between kernels
   int64_t workspace_bytes;
   cudaEvent_t done;
   struct copies *copies; // copies.c: those of the batch that is put together
@@ -74,6 +75,7 @@ struct lane {
 };
 #define CUDA_WORKSPACE_BYTES ((int64_t)1 << 20) // of a lane; kernels are chosen that need no more
 
+#define LAUNCH_OUTS 2 // results of products and attention: a norm and its sum
 // A step prepared for one lane: what to call, and arguments whose addresses are that lane's. Only
 // counts of rows change from run to run.
 struct launch {
@@ -86,7 +88,7 @@ struct launch {
       struct row_args args;
     } row;
     struct {
-      struct view in[STEP_MAX_IN], out;
+      struct view in[STEP_MAX_IN], out[LAUNCH_OUTS];
       struct kernel_call call; // names the two above
       const struct kernel_choice *choices;
       const struct bucket_set *buckets; // a product's choice is by its rows' rung

@@ -76,7 +76,8 @@ enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes
                         .arena_bytes = sizes->arena_bytes,
                         .max_tokens = sizes->max_tokens,
                         .max_seqs = sizes->max_seqs,
-                        .workspace_bytes = CUDA_WORKSPACE_BYTES};
+                        .workspace_bytes =
+                            CUDA_WORKSPACE_BYTES + KERNEL_COUNTERS * (int64_t)sizeof(uint32_t)};
   device->lanes_used |= 1u << index;
   void *arena = NULL;
   enum status status = cuda_enter(device, err);
@@ -93,7 +94,11 @@ enum status cuda_lane_open(struct device *device, const struct lane_sizes *sizes
   // What an arena holds before its first batch is looked at by rows past a batch; no NaN of a
   // former life may be there to be traced by a tool or a person.
   if (status == STATUS_OK) {
+    lane->counters = (uint32_t *)(void *)((char *)lane->workspace + CUDA_WORKSPACE_BYTES);
     int rc = cudaMemsetAsync(lane->arena, 0, (size_t)lane->arena_bytes, lane->stream);
+    if (rc == 0)
+      rc = cudaMemsetAsync(lane->counters, 0, KERNEL_COUNTERS * sizeof *lane->counters,
+                           lane->stream);
     if (rc == 0) rc = cudaStreamSynchronize(lane->stream);
     status = cuda_check(device, rc, "clearing an arena", err);
   }

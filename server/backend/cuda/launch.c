@@ -32,7 +32,7 @@ static int run_linear_fast(struct launch *launch, const struct batch_geometry *g
   int32_t rung = bucket_rung(launch->views.buckets, rows);
   if (launch->views.choices[rung].kernel != &kernel_gemm_small)
     return run_linear(launch, geometry, stream);
-  return linear_run_fastest(&launch->step->linear, launch->views.in, &launch->views.out, rows,
+  return linear_run_fastest(&launch->step->linear, launch->views.in, launch->views.out, rows,
                             stream);
 }
 
@@ -45,24 +45,25 @@ static int run_attention(struct launch *launch, const struct batch_geometry *geo
 static int run_scores(struct launch *launch, const struct batch_geometry *geometry,
                       cudaStream_t stream) {
   return attention_scores(&launch->step->attention, &launch->views.in[0], &launch->views.in[1],
-                          launch->views.out.data, geometry, stream);
+                          launch->views.out[0].data, geometry, stream);
 }
 
 static int run_scores_scale(struct launch *launch, const struct batch_geometry *geometry,
                             cudaStream_t stream) {
-  return attention_scores_scale(&launch->step->attention, launch->views.out.data, geometry, stream);
+  return attention_scores_scale(&launch->step->attention, launch->views.out[0].data, geometry,
+                                stream);
 }
 
 static int run_scores_softmax(struct launch *launch, const struct batch_geometry *geometry,
                               cudaStream_t stream) {
-  return attention_scores_softmax(&launch->step->attention, launch->views.out.data, geometry,
+  return attention_scores_softmax(&launch->step->attention, launch->views.out[0].data, geometry,
                                   stream);
 }
 
 static int run_context(struct launch *launch, const struct batch_geometry *geometry,
                        cudaStream_t stream) {
   return attention_context(&launch->step->attention, launch->views.in[0].data, &launch->views.in[1],
-                           &launch->views.out, geometry, stream);
+                           launch->views.out, geometry, stream);
 }
 
 // ---- arguments ----
@@ -107,20 +108,25 @@ static void prepare_row(const struct lane *lane, const struct bound_step *b,
 }
 
 void launch_views(const struct lane *lane, const struct bound_step *b, struct view *in,
-                  struct view *out) {
+                  struct view out[LAUNCH_OUTS]) {
   for (int i = 0; i < b->step->n_in; i++)
     in[i] = operand_view(lane, &b->step->in[i], b->weights[i]);
-  *out = operand_view(lane, &b->step->out[0], NULL);
+  for (int i = 0; i < b->step->n_out && i < LAUNCH_OUTS; i++)
+    out[i] = operand_view(lane, &b->step->out[i], NULL);
 }
 
 struct kernel_call launch_call(const struct device *device, const struct step *step,
                                const struct view *in, const struct view *out) {
-  bool attention = step->kind == STEP_ATTENTION;
+  bool attention = step->kind == STEP_ATTENTION, linear = step->kind == STEP_LINEAR,
+       norm = linear && step->norm.kind != ROW_NORM_NONE;
   return (struct kernel_call){.device = &device->kernels,
-                              .op = attention ? KERNEL_ATTENTION : KERNEL_LINEAR,
+                              .op = attention ? KERNEL_ATTENTION
+                                    : norm    ? KERNEL_LINEAR_NORM
+                                              : KERNEL_LINEAR,
                               .in = in,
                               .out = out,
-                              .linear = step->kind == STEP_LINEAR ? &step->linear : NULL,
+                              .linear = linear ? &step->linear : NULL,
+                              .norm = norm ? &step->norm : NULL,
                               .attention = attention ? &step->attention : NULL};
 }
 
@@ -134,10 +140,12 @@ static void prepare_views(const struct lane *lane, const struct bound_plan *boun
       [STEP_SCORES_SOFTMAX] = run_scores_softmax,
       [STEP_CONTEXT] = run_context,
   };
-  bool fast = b->step->kind == STEP_LINEAR && bound->device->fast_rows;
+  bool fast = b->step->kind == STEP_LINEAR && b->step->norm.kind == ROW_NORM_NONE &&
+              bound->device->fast_rows;
   launch->run = fast ? run_linear_fast : run[b->step->kind];
-  launch_views(lane, b, launch->views.in, &launch->views.out);
-  launch->views.call = launch_call(bound->device, b->step, launch->views.in, &launch->views.out);
+  launch_views(lane, b, launch->views.in, launch->views.out);
+  launch->views.call = launch_call(bound->device, b->step, launch->views.in, launch->views.out);
+  launch->views.call.counters = lane->counters;
   launch->views.choices = b->choices;
   launch->views.buckets = &bound->buckets;
   launch->views.workspace = lane->workspace;

@@ -44,6 +44,11 @@ static void rig_open(struct rig *rig, const struct graph *graph, const struct we
   *rig = (struct rig){.graph = graph};
   struct plan_caps caps = ops->caps(the_device)->plan;
   caps.rates = odd_rates(odd_constants * 2654435761u >> 8);
+  if (odd_constants % 2) { // norms by products, of all widths that there are kernels for
+    caps.product_norm[0] = (struct norm_columns){96, 768};
+    caps.product_norm[1] = (struct norm_columns){128, 1024};
+    caps.product_norm_weighed = false;
+  }
   if (plan_build(graph, mode, &caps, limits, &rig->plan, &err))
     fail_msg("plan_build: %s", err.message);
   if (ops->load(the_device, rig->plan, weights, &rig->bound, &err))
