@@ -324,7 +324,7 @@ static struct tile_op point(const struct block *b, const struct pass_op *from, f
       .dtype = DTYPE_F32, .code = from->code, .aux = from->aux, .scalar = {from->imm, from->imm}};
   switch (from->where) {
   case AT_STASH:
-    op.at = (char *)(stash + from->index * TILE_FLOATS);
+    op.at = (char *)(stash + from->index * WIDE_FLOATS);
     break;
   case AT_REGISTER:
     point_at_register(&op, b->regs[from->index]);
@@ -372,23 +372,36 @@ static bool shares_a_line(const struct tile_op *ops, int n) {
   return false;
 }
 
+// Do rows of so many columns lie one after another wherever the pass reads and writes, as one row?
+static bool is_one_row(const struct tile_op *ops, int n, int32_t cols) {
+  for (int i = 0; i < n; i++) {
+    int64_t step = ops[i].per_row ? 0 : cols * element_bytes((enum dtype)ops[i].dtype);
+    if (ops[i].moves && ops[i].row_bytes != step) return false;
+  }
+  return true;
+}
+
 static void run_pass(struct block *b, const struct row_pass *pass) {
   float stash[STASH_FLOATS] __attribute__((aligned(64)));
   struct tile_op ops[PASS_OPS_MAX + 1];
   int n = pass->n;
   for (int i = 0; i < n; i++)
     ops[i] = point(b, &b->kernel->pass_ops[pass->first + i], stash);
-  ops[n] = (struct tile_op){.run = tile_end, .code = PASS_END};
-  for (int i = 0; i < n; i++)
-    ops[i].run = tile_function_of(ops, i, n);
+  ops[n] = (struct tile_op){.code = PASS_END};
+  ready_tiles(ops, n);
+  int32_t all = b->rows, cols = b->cols;
+  if (is_one_row(ops, n, cols)) cols *= all, all = 1;
+  bool shared = all > 1 && shares_a_line(ops, n);
+  int32_t wide = shared ? 0 : wide_cols(cols);
   // Two short rows fill a tile, and are readied for once.
-  int32_t at_once = shares_a_line(ops, n) || b->cols <= TILE_FLOATS ? 2 : 1;
-  for (int32_t r = 0, rows; r < b->rows; r += rows) {
-    rows = b->rows - r < at_once ? b->rows - r : at_once;
+  int32_t at_once = shared || cols <= TILE_FLOATS ? 2 : 1;
+  for (int32_t r = 0, rows; r < all; r += rows) {
+    rows = all - r < at_once ? all - r : at_once;
     take_rows(ops, n, rows);
-    int32_t c = tiles_of_rows(ops, rows, b->cols, stash);
+    if (wide) wide_tiles(ops, wide, stash);
+    int32_t c = tiles_of_rows(ops, rows, wide, cols, stash);
     for (int32_t i = 0; i < rows; i++) {
-      if (c < b->cols) rest_of_row(ops, c, b->cols, stash);
+      if (c < cols) rest_of_row(ops, c, cols, stash);
       next_row(ops, n);
     }
   }
