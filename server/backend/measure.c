@@ -227,10 +227,10 @@ static enum dtype epilogue_dtype(const struct meter *meter) {
 }
 
 // A factor behind a product costs nothing, but is none of a library's epilogues: what is slower
-// then is the kernel. What activations add to that is the epilogue.
-static enum status measure_epilogue(const struct meter *meter) {
+// then is the kernel (`fused`, or NULL). What activations add to that is the epilogue.
+static enum status measure_epilogue(const struct meter *meter, enum dtype dtype, double *epilogue,
+                                    double *fused) {
   static const enum op factor[] = {OP_SCALE}, acts[] = {OP_GELU, OP_GELU};
-  enum dtype dtype = epilogue_dtype(meter);
   const enum op *const ops[] = {NULL, factor, acts};
   static const int n_ops[] = {0, 1, 2};
   double least[] = {HUGE_VAL, HUGE_VAL, HUGE_VAL};
@@ -246,16 +246,24 @@ static enum status measure_epilogue(const struct meter *meter) {
   if (!(plain < HUGE_VAL && scaled < HUGE_VAL && both < HUGE_VAL)) return STATUS_OK;
   double added = both - scaled;
   if (added < LEAST_SHARE * scaled) added = LEAST_SHARE * scaled;
-  meter->rates->epilogue = 2 * GELU_FLOPS * m * k / added;
-  meter->rates->fused_product = scaled > plain ? plain / scaled : 1;
+  *epilogue = 2 * GELU_FLOPS * m * k / added;
+  if (fused) *fused = scaled > plain ? plain / scaled : 1;
   return STATUS_OK;
 }
 
-// What a fused attention does between its products, beside these at their own rate.
-static enum status measure_softmax(const struct meter *meter) {
+static enum status measure_epilogues(const struct meter *meter) {
+  struct device_rates *rates = meter->rates;
   enum dtype dtype = epilogue_dtype(meter);
+  enum status status = measure_epilogue(meter, dtype, &rates->epilogue, &rates->fused_product);
+  if (status == STATUS_OK && dtype != DTYPE_F32 && rates->epilogue_f32 > 0)
+    status = measure_epilogue(meter, DTYPE_F32, &rates->epilogue_f32, NULL);
+  return status;
+}
+
+// An attention over one sequence, and its scores.
+static enum status measure_attention(const struct meter *meter, enum dtype dtype, double *scores,
+                                     double *seconds) {
   int32_t heads = is_wide(meter) ? 16 : 4, m, k;
-  double seconds = 0;
   struct probe_plan probe;
   product_size(meter, &m, &k);
   probe_init(&probe, meter->backend, meter->device, meter->lane);
@@ -264,13 +272,31 @@ static enum status measure_softmax(const struct meter *meter) {
     in[i] = probe_input(&probe, dtype, heads * HEAD_DIM);
   struct node_attrs of = {.heads = heads, .kv_heads = heads};
   int32_t y = probe_node(&probe, OP_ATTENTION, in, 3, &of, dtype);
-  enum status status = time_of(meter, &probe, y, FUSION_ON, m, &seconds);
+  *scores = (double)heads * m * m, *seconds = 0;
+  return time_of(meter, &probe, y, FUSION_ON, m, seconds);
+}
+
+// What is left of a whole without a part, which is something.
+static double rest_of(double whole, double part) {
+  return whole - part > LEAST_SHARE * whole ? whole - part : LEAST_SHARE * whole;
+}
+
+// What a fused attention does between its products, beside these at their own rate; and, where
+// products in fp32 have a kernel that attention has not, these beside that.
+static enum status measure_softmax(const struct meter *meter) {
+  struct device_rates *rates = meter->rates;
+  enum dtype dtype = epilogue_dtype(meter);
+  double scores, seconds;
+  enum status status = measure_attention(meter, dtype, &scores, &seconds);
   if (status != STATUS_OK || seconds <= 0) return status;
-  double scores = (double)heads * m * m,
-         rest = seconds - 4.0 * HEAD_DIM * scores / meter->rates->product[dtype];
-  if (rest < LEAST_SHARE * seconds) rest = LEAST_SHARE * seconds;
-  meter->rates->softmax = SOFTMAX_FLOPS * scores / rest;
-  return status;
+  rates->softmax =
+      SOFTMAX_FLOPS * scores / rest_of(seconds, 4.0 * HEAD_DIM * scores / rates->product[dtype]);
+  if (dtype == DTYPE_F32 || !(rates->attention_f32 > 0)) return STATUS_OK;
+  status = measure_attention(meter, DTYPE_F32, &scores, &seconds);
+  if (status != STATUS_OK || seconds <= 0) return status;
+  rates->attention_f32 =
+      4.0 * HEAD_DIM * scores / rest_of(seconds, SOFTMAX_FLOPS * scores / rates->softmax);
+  return STATUS_OK;
 }
 
 // ---- finishes ----
@@ -371,7 +397,7 @@ enum status measure_rates(const struct backend_ops *backend, struct device *devi
   if (status == STATUS_OK) status = measure_cache(&meter);
   if (status == STATUS_OK) status = measure_vector(&meter);
   if (status == STATUS_OK) status = measure_products(&meter);
-  if (status == STATUS_OK) status = measure_epilogue(&meter);
+  if (status == STATUS_OK) status = measure_epilogues(&meter);
   if (status == STATUS_OK) status = measure_softmax(&meter);
   if (status == STATUS_OK) status = measure_finishes(&meter);
   if (meter.lane) backend->lane_close(device, meter.lane);

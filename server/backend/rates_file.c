@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FIRST_LINE "fusewire rates 3"
+#define FIRST_LINE "fusewire rates 4"
 #define LINE_BYTES 256
 #define FILE_BYTES_MAX (1 << 20)
 
@@ -27,7 +27,9 @@ static const struct field {
               {"special", offsetof(struct device_rates, special), 1e6, 1e17},
               {"special_16", offsetof(struct device_rates, special_16), 1e6, 1e17},
               {"softmax", offsetof(struct device_rates, softmax), 1e6, 1e18},
+              {"attention_fp32", offsetof(struct device_rates, attention_f32), 0, 1e18},
               {"epilogue", offsetof(struct device_rates, epilogue), 1e6, 1e18},
+              {"epilogue_fp32", offsetof(struct device_rates, epilogue_f32), 0, 1e18},
               {"finish", offsetof(struct device_rates, finish), 0, 1e18},
               {"attention_finish", offsetof(struct device_rates, attention_finish), 0, 1e18},
               {"fused_product", offsetof(struct device_rates, fused_product), 0.01, 1},

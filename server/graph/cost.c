@@ -92,6 +92,8 @@ static struct again read_again(const struct kernel_work *work, const struct devi
 static double product_rate(const struct kernel_work *work, const struct device_rates *rates) {
   double rate =
       rates->product[work->dtype] > 0 ? rates->product[work->dtype] : rates->product[DTYPE_F32];
+  if (work->dtype == DTYPE_F32 && work->kind != STEP_LINEAR && rates->attention_f32 > 0)
+    rate = rates->attention_f32;
   bool own = rates->library_epilogues && work->kind == STEP_LINEAR &&
              product_class_of(work, rates) == CLASS_OWN;
   return own ? rate * rates->fused_product : rate;
@@ -165,7 +167,8 @@ static double epilogue_seconds(const struct kernel_work *work, const struct devi
                                const struct batch_size *batch) {
   double special = traffic_at(&work->epilogue_special, batch),
          plain = traffic_at(&work->epilogue_flops, batch) - special;
-  return special / rates->epilogue + plain / rates->vector;
+  bool exact = work->dtype == DTYPE_F32 && rates->epilogue_f32 > 0;
+  return special / (exact ? rates->epilogue_f32 : rates->epilogue) + plain / rates->vector;
 }
 
 // What a finish takes because it works on pieces, whatever it does.

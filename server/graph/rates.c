@@ -14,7 +14,9 @@ struct device_rates device_rates_gpu(void) {
       .special = 4.2e12,
       .special_16 = 12.6e12,
       .softmax = 26e12,
+      .attention_f32 = 34e12,
       .epilogue = 11.5e12,
+      .epilogue_f32 = 1.1e12,
       .library_epilogues = 1u << EPI_BIAS | 1u << EPI_ADD, // kernels/gemm/lt.h
       .fused_product = 0.92,
       .launch_us = 2.0,
@@ -29,13 +31,13 @@ struct device_rates device_rates_gpu(void) {
       .walks = {[CLASS_LIBRARY] = {.cols = 768, .roughly = true},
                 // 66 clusters of 256 rows by 128 columns, 8 along the rows
                 [CLASS_OWN] = {.rows = 2048, .cols = 1056},
-                // tiles of 128 on 132 multiprocessors, all rows first
-                [CLASS_PLAIN] = {.cols = 256}},
+                // kernels/gemm/walk.cuh
+                [CLASS_PLAIN] = {.rows = 2048, .cols = 1056}},
       .row_bytes = 3 << 20,       // 96 floats a thread, 1,024 threads, clusters of 8 blocks
       .pool_row_bytes = 64 << 10, // 64 floats a thread, 256 threads
       .pool_blocks = 8,
   };
-  rates.product[DTYPE_F32] = 34e12;
+  rates.product[DTYPE_F32] = 69e12;
   rates.product[DTYPE_F16] = 770e12;
   rates.product[DTYPE_BF16] = 800e12;
   return rates;

@@ -16,7 +16,7 @@ struct product_walk {
 enum product_class {
   CLASS_LIBRARY, // takes few epilogues (library_epilogues)
   CLASS_OWN,     // takes all
-  CLASS_PLAIN,   // of dtypes that the others do not take (plain_dtypes)
+  CLASS_PLAIN,   // of dtypes that the others do not take (plain_dtypes): one kernel for all
   CLASS_COUNT
 };
 
@@ -36,9 +36,12 @@ struct device_rates {
   // convention) in the form that programs with fp32 results take, and in the one of 16-bit results.
   double vector, reduced, special, special_16;
   double softmax; // of a fused attention beside its products: 6 operations a score
+  // Products of attention in fp32 where they do not run as products do. 0: as product.
+  double attention_f32;
   // Of the same work in a product's epilogue: what one epilogue adds to the time of a product that
   // is bound by its arithmetic.
   double epilogue;
+  double epilogue_f32; // of fp32 operands, whose activations are exact. 0: as epilogue
   // Values a second of a product's and an attention's result that a finish takes in its pieces,
   // over and above the arithmetic: short rows, far apart in memory, each piece readied for. 0: no
   // cost.

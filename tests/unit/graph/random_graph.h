@@ -37,7 +37,7 @@ static inline double rng_uniform(struct rng *rng) {
 static inline struct device_rates odd_rates(uint32_t how) {
   struct device_rates rates = device_rates_gpu();
   const double slow[] = {1, 1e-3, 1e-6, 1e3};
-  rates.epilogue *= slow[how & 3];
+  rates.epilogue *= slow[how & 3], rates.epilogue_f32 *= slow[how & 3];
   rates.vector *= slow[how >> 2 & 3];
   rates.special *= slow[how >> 2 & 3];
   rates.reduced *= slow[how >> 2 & 3];

@@ -64,6 +64,41 @@ static void element_wise_kernel_takes_its_bytes_over_the_bandwidth(void **state)
   graph_deinit(&graph);
 }
 
+// In fp32 a product's rate is its own, an attention's products' and an epilogue's another where the
+// device says so. All else stays.
+static void fp32_has_rates_of_its_own(void **state) {
+  (void)state;
+  struct batch_size batch = batch_of(16384, 16384);
+  for (int d = 0; d < 2; d++) {
+    const bool wide = d == 0;
+    struct kernel_work product = {.kind = STEP_LINEAR,
+                                  .dtype = wide ? DTYPE_F32 : DTYPE_BF16,
+                                  .launches = 1,
+                                  .n = 4096,
+                                  .k = 4096};
+    struct kernel_work attention = product;
+    product.product_flops.per_token = 2.0 * 4096 * 4096;
+    attention.kind = STEP_ATTENTION, attention.product_flops.per_token = 2.0 * 4096 * 4096;
+    struct kernel_work acts = product;
+    acts.epilogue_flops.per_token = acts.epilogue_special.per_token = 8 * 4096;
+    acts.traffic.flops.per_token = acts.epilogue_flops.per_token; // beside it: none
+    product.traffic.flops = product.product_flops, attention.traffic.flops = product.product_flops;
+    acts.traffic.flops.per_token += product.product_flops.per_token;
+    struct device_rates rates = round_rates();
+    double product_us = work_cost(&product, &rates, &batch).compute_us,
+           attention_us = work_cost(&attention, &rates, &batch).compute_us,
+           acts_us = work_cost(&acts, &rates, &batch).compute_us - product_us;
+    near(attention_us, product_us, 1e-9, "no rate of its own");
+    rates.attention_f32 = rates.product[DTYPE_F32] / 4;
+    rates.epilogue_f32 = rates.epilogue / 8;
+    near(work_cost(&product, &rates, &batch).compute_us, product_us, 1e-9, "product");
+    near(work_cost(&attention, &rates, &batch).compute_us, (wide ? 4 : 1) * attention_us, 1e-9,
+         "attention");
+    near(work_cost(&acts, &rates, &batch).compute_us - product_us, (wide ? 8 : 1) * acts_us, 1e-6,
+         "epilogue");
+  }
+}
+
 // The same model is bound by its launch at one token, by the weights' bytes at 64, by arithmetic at
 // 65,536.
 static void product_moves_along_the_roofline_with_the_batch(void **state) {
@@ -340,6 +375,7 @@ int main(void) {
       cmocka_unit_test(product_moves_along_the_roofline_with_the_batch),
       cmocka_unit_test(large_product_reads_its_weights_again),
       cmocka_unit_test(activations_have_a_rate_of_their_own),
+      cmocka_unit_test(fp32_has_rates_of_its_own),
       cmocka_unit_test(tiles_of_a_product_come_in_rounds),
       cmocka_unit_test(a_row_takes_as_long_as_its_weights_are_loaded),
       cmocka_unit_test(bytes_and_arithmetic_of_a_product_hide_in_part),
