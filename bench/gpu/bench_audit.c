@@ -208,7 +208,8 @@ static const struct kernel *kernel_of(const struct setup *s, int32_t step) {
 static struct product_walk walk_of(const struct kernel *kernel) {
   const struct product_walk *walks = backend_cuda.caps(the_device)->plan.rates.walks;
   if (kernel == &kernel_gemm_sm90) return walks[CLASS_OWN];
-  if (kernel == &kernel_gemm_f32 || kernel == &kernel_gemm_simple) return walks[CLASS_PLAIN];
+  if (kernel == &kernel_gemm_tf32x3 || kernel == &kernel_gemm_f32 || kernel == &kernel_gemm_simple)
+    return walks[CLASS_PLAIN];
   if (kernel == &kernel_lt) return walks[CLASS_LIBRARY];
   return (struct product_walk){0};
 }

@@ -43,7 +43,8 @@ struct product {
 };
 
 static void product_make(struct product *p, const struct size *s, const void *x, const void *w,
-                         void *y, const void *bias, cublasLtEpilogue_t epilogue) {
+                         void *y, const void *bias, cublasLtEpilogue_t epilogue,
+                         cudaDataType_t type) {
   cublasOperation_t transpose = CUBLAS_OP_T;
   cublasLtMatmulPreference_t preference;
   size_t bytes = WORKSPACE_BYTES;
@@ -57,9 +58,9 @@ static void product_make(struct product *p, const struct size *s, const void *x,
     CHECK_LT(cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                             sizeof bias));
   }
-  CHECK_LT(cublasLtMatrixLayoutCreate(&p->a, CUDA_R_16BF, (uint64_t)s->k, (uint64_t)s->n, s->k));
-  CHECK_LT(cublasLtMatrixLayoutCreate(&p->b, CUDA_R_16BF, (uint64_t)s->k, (uint64_t)s->m, s->k));
-  CHECK_LT(cublasLtMatrixLayoutCreate(&p->d, CUDA_R_16BF, (uint64_t)s->n, (uint64_t)s->m, s->n));
+  CHECK_LT(cublasLtMatrixLayoutCreate(&p->a, type, (uint64_t)s->k, (uint64_t)s->n, s->k));
+  CHECK_LT(cublasLtMatrixLayoutCreate(&p->b, type, (uint64_t)s->k, (uint64_t)s->m, s->k));
+  CHECK_LT(cublasLtMatrixLayoutCreate(&p->d, type, (uint64_t)s->n, (uint64_t)s->m, s->n));
   CHECK_LT(cublasLtMatmulPreferenceCreate(&preference));
   CHECK_LT(cublasLtMatmulPreferenceSetAttribute(
       preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
@@ -122,7 +123,7 @@ static bool separate_make(struct separate *s, const struct size *size, const voi
   s->args = (struct row_args){.rows = size->m};
   s->args.in[0] = y, s->args.out[0] = y;
   s->args.in_stride[0] = s->args.out_stride[0] = size->n;
-  product_make(&s->product, size, x, w, y, bias, CUBLASLT_EPILOGUE_BIAS);
+  product_make(&s->product, size, x, w, y, bias, CUBLASLT_EPILOGUE_BIAS, CUDA_R_16BF);
   return built;
 }
 
@@ -177,8 +178,8 @@ static void run_size(const struct size *s) {
   struct separate separate;
   double first = 0, best = 0, fused_first = 0, fused_best = 0;
   int n = flop > 2e11 ? 3 : 10;
-  product_make(&plain, s, x, w, y, NULL, CUBLASLT_EPILOGUE_DEFAULT);
-  product_make(&fused, s, x, w, y, b, CUBLASLT_EPILOGUE_GELU_BIAS);
+  product_make(&plain, s, x, w, y, NULL, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_16BF);
+  product_make(&fused, s, x, w, y, b, CUBLASLT_EPILOGUE_GELU_BIAS, CUDA_R_16BF);
   struct ours o = {.problem = {.n = s->n,
                                .k = s->k,
                                .x_dtype = DTYPE_BF16,
@@ -267,7 +268,7 @@ static void run_few(int64_t m, int32_t k, int32_t n, int layers) {
   struct few f = {.layers = layers,
                   .w = bench_normal(DTYPE_BF16, (int64_t)n * k * layers, 1 / sqrt(k))};
   CHECK_CUDA(cudaMalloc(&y, (size_t)(m * n) * 2));
-  product_make(&f.product, &s, x, f.w, y, b, CUBLASLT_EPILOGUE_GELU_BIAS);
+  product_make(&f.product, &s, x, f.w, y, b, CUBLASLT_EPILOGUE_GELU_BIAS, CUDA_R_16BF);
   f.lt = true;
   double best = 1e9;
   for (f.product.use = 0; f.product.use < f.product.n_found && f.product.use < 4; f.product.use++)
@@ -297,11 +298,110 @@ static void run_few(int64_t m, int32_t k, int32_t n, int layers) {
   cudaFree(x), cudaFree(b), cudaFree(y), cudaFree(f.w);
 }
 
+// ---- fp32 ----
+// Ours by each tile, on the tensor cores and without, beside the library's product without TF32,
+// in turns; the weights of a few rows are as warm as the L2 leaves them.
+struct f32 {
+  struct ours ours;
+  int tile; // of the tensor cores' kernel, and after these of the other
+};
+
+static void f32_launch(void *arg) {
+  struct f32 *f = arg;
+  struct kernel_call call = ours_call(&f->ours);
+  if (f->tile < X3_TILES)
+    CHECK_CUDA(gemm_tf32x3(&call, (enum x3_tile_size)f->tile, bench_stream));
+  else
+    CHECK_CUDA(gemm_simt_tile(&call, (enum simt_tile_size)(f->tile - X3_TILES), bench_stream));
+}
+
+static double f32_us(struct f32 *f, int n_epilogue, int act, int n) {
+  ours_set(&f->ours, n_epilogue, act, 0);
+  return bench_us(f32_launch, f, n);
+}
+
+// Relative L2 beside the library's result (`other`), over the first 64 rows.
+static double f32_apart(const void *y, const void *other, int64_t m, int32_t n) {
+  size_t count = (size_t)(m < 64 ? m : 64) * (size_t)n;
+  float *a = malloc(count * 4), *b = malloc(count * 4);
+  double off = 0, size = 0;
+  CHECK_CUDA(cudaMemcpy(a, y, count * 4, cudaMemcpyDeviceToHost));
+  CHECK_CUDA(cudaMemcpy(b, other, count * 4, cudaMemcpyDeviceToHost));
+  for (size_t i = 0; i < count; i++)
+    off += pow((double)a[i] - b[i], 2), size += (double)b[i] * b[i];
+  free(a), free(b);
+  return sqrt(off / size);
+}
+
+static void run_f32(int64_t m, int32_t n, int32_t k) {
+  static const char *const names[] = {"x3_32",   "x3_64",   "x3_128x64",
+                                      "simt_32", "simt_64", "simt_128"};
+  enum { KERNELS = X3_TILES + SIMT_TILES };
+  struct size s = {m, k, n};
+  double flop = 2.0 * (double)m * n * k;
+  void *x = bench_normal(DTYPE_F32, m * k, 1),
+       *w = bench_normal(DTYPE_F32, (int64_t)n * k, 1 / sqrt(k));
+  void *b = bench_normal(DTYPE_F32, n, 1), *r = bench_normal(DTYPE_F32, m * n, 1), *y, *other;
+  CHECK_CUDA(cudaMalloc(&y, (size_t)(m * n) * 4));
+  CHECK_CUDA(cudaMalloc(&other, (size_t)(m * n) * 4));
+  struct product plain;
+  product_make(&plain, &s, x, w, other, NULL, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F);
+  plain.use = 0;
+  struct bench_work work[KERNELS + 1] = {{product_launch, &plain, 0}};
+  struct f32 f[KERNELS];
+  int launches = flop > 2e10 ? 3 : 20;
+  for (int i = 0; i < KERNELS; i++) {
+    f[i] = (struct f32){
+        {.problem =
+             {.n = n, .k = k, .x_dtype = DTYPE_F32, .w_dtype = DTYPE_F32, .y_dtype = DTYPE_F32},
+         .in = {{x, k, k, DTYPE_F32},
+                {w, k, k, DTYPE_F32},
+                {b, n, n, DTYPE_F32},
+                {r, n, n, DTYPE_F32}},
+         .y = {y, n, n, DTYPE_F32},
+         .m = m},
+        i};
+    work[1 + i] = (struct bench_work){f32_launch, &f[i], 0};
+  }
+  bench_turns(work, KERNELS + 1, launches);
+  printf("{\"work\": \"linear fp32\", \"m\": %ld, \"n\": %d, \"k\": %d, \"lt_us\": %.2f, "
+         "\"lt_tflops\": %.1f, \"picked\": \"%s\"",
+         (long)m, n, k, work[0].us, flop / work[0].us / 1e6,
+         names[gemm_pick_x3(m, n, device.multiprocessors)]);
+  for (int i = 0; i < KERNELS; i++) {
+    const bool picked = i == (int)gemm_pick_x3(m, n, device.multiprocessors) ||
+                        i == X3_TILES + (int)gemm_pick_simt(m, n, device.multiprocessors);
+    f32_launch(&f[i]);
+    CHECK_CUDA(cudaStreamSynchronize(bench_stream));
+    printf(",\n  \"%s\": {\"us\": %.2f, \"tflops\": %.1f, \"apart\": %.1e", names[i],
+           work[1 + i].us, flop / work[1 + i].us / 1e6, f32_apart(y, other, m, n));
+    if (picked) // with epilogues only what would be chosen
+      printf(", \"bias_us\": %.2f, \"bias_erf_us\": %.2f, \"bias_residual_us\": %.2f",
+             f32_us(&f[i], 1, 0, launches), f32_us(&f[i], 2, ACT_GELU_ERF, launches),
+             f32_us(&f[i], 2, 0, launches));
+    printf("}");
+  }
+  printf("}\n");
+  fflush(stdout);
+  cudaFree(x), cudaFree(w), cudaFree(b), cudaFree(r), cudaFree(y), cudaFree(other);
+}
+
+// bench_gemm [N | fp32]: the first N sizes only; products in fp32.
 int main(int argc, char **argv) {
   bench_start("gemm");
   CHECK_CUDA(kernel_device_query(&device));
   CHECK_LT(cublasLtCreate(&lt));
   CHECK_CUDA(cudaMalloc(&workspace, WORKSPACE_BYTES));
+  if (argc > 1 && strcmp(argv[1], "fp32") == 0) {
+    static const int32_t f32_sizes[][3] = {{4096, 3072, 768},  {4096, 768, 3072}, {4096, 768, 768},
+                                           {128, 3072, 768},   {2048, 1536, 384}, {2048, 384, 1536},
+                                           {16384, 3072, 768}, {1024, 2304, 768}, {1, 3072, 768},
+                                           {1, 768, 3072},     {16, 1536, 384},   {64, 768, 768},
+                                           {512, 1152, 384}};
+    for (size_t i = 0; i < sizeof f32_sizes / sizeof *f32_sizes; i++)
+      run_f32(f32_sizes[i][0], f32_sizes[i][1], f32_sizes[i][2]);
+    return 0;
+  }
   int n = argc > 1 ? atoi(argv[1]) : (int)(sizeof sizes / sizeof *sizes);
   for (int i = 0; i < n; i++)
     run_size(&sizes[i]);

@@ -50,7 +50,7 @@ struct gemm_output {
   int64_t stride;
   int32_t n;
   enum dtype dtype;
-  bool pairs; // of 16-bit results: an even column and its neighbour may be stored as one word
+  bool pairs; // an even column and its neighbour may be stored as one word (gemm_pairs)
 };
 
 // Columns `col` and, where it exists, the next.
@@ -61,6 +61,8 @@ static __device__ __forceinline__ void store_pair(const gemm_output &o, float x,
     *(__nv_bfloat162 *)((__nv_bfloat16 *)o.y + at) = __floats2bfloat162_rn(x, y);
   } else if (o.pairs && o.dtype == DTYPE_F16) {
     *(__half2 *)((__half *)o.y + at) = __floats2half2_rn(x, y);
+  } else if (o.pairs) {
+    *(float2 *)((float *)o.y + at) = make_float2(x, y);
   } else {
     store_one(o.y, at, x, o.dtype);
     if (col + 1 < o.n) store_one(o.y, at + 1, y, o.dtype);
@@ -77,10 +79,25 @@ template <class D> static __device__ __forceinline__ float2 load_pair(const void
 }
 
 // Of the polynomial in GELU, by how fine the output is: one number for all kernels of a dtype,
-// whose rows are the same bits.
-template <class T> constexpr int GELU_DEGREE = __is_same(T, __nv_bfloat16) ? 5 : 6;
+// whose rows are the same bits. Products in fp32 take every activation in its exact form.
+#define GELU_EXACT 0
+template <class T>
+constexpr int GELU_DEGREE = __is_same(T, float)           ? GELU_EXACT
+                            : __is_same(T, __nv_bfloat16) ? 5
+                                                          : 6;
+
+template <int ACT> static __device__ __forceinline__ float activate_exact(float x) {
+  if (ACT == ACT_GELU_ERF) return fw_gelu_erf_exact(x);
+  if (ACT == ACT_GELU_TANH) return fw_gelu_tanh_exact(x);
+  if (ACT == ACT_RELU) return fw_max(x, 0.0f);
+  if (ACT == ACT_SILU) return fw_silu_exact(x);
+  if (ACT == ACT_TANH) return tanhf(x);
+  if (ACT == ACT_SIGMOID) return fw_sigmoid_exact(x);
+  return x;
+}
 
 template <int ACT, int DEGREE> static __device__ __forceinline__ float activate(float x) {
+  if (DEGREE == GELU_EXACT) return activate_exact<ACT>(x);
   if (ACT == ACT_GELU_ERF) return fw_gelu_erf_fast<DEGREE>(x);
   if (ACT == ACT_GELU_TANH) return fw_gelu_tanh_fast(x);
   if (ACT == ACT_RELU) return fw_max(x, 0.0f);

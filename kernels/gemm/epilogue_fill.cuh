@@ -5,6 +5,12 @@
 #include "kernels/gemm/epilogue.cuh"
 #include "kernels/gemm/gemm.h"
 
+// May two neighbouring results, the first in an even column, be stored as one word?
+static inline bool gemm_pairs(const struct view *y, const struct linear_problem *p) {
+  return p->n % 2 == 0 && y->stride % 2 == 0 &&
+         (uintptr_t)y->data % (p->y_dtype == DTYPE_F32 ? 8 : 4) == 0;
+}
+
 // take_apart: find the common form, and its activation. A bias before a residual is added after it:
 // cuBLASLt's order, so that either may compute a row.
 static inline void gemm_fill_epilogue(const struct kernel_call *call, struct gemm_epilogue *e,

@@ -49,14 +49,17 @@ static bool is_float(enum dtype dtype) {
   return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-// Operands for the tensor cores: 16-bit x and W of one dtype, 16-byte rows, epilogue operands in
-// pairs. Nothing here depends on m: all rows of a product take kernels that sum in the same order.
+static bool rows_aligned(const struct view *v) {
+  return (uintptr_t)v->data % 16 == 0 && v->stride > 0 &&
+         v->stride * (int64_t)dtype_bytes(v->dtype) % 16 == 0;
+}
+
+// Operands for the tensor cores: x and W of one dtype, 16-byte rows, epilogue operands in pairs.
+// Nothing here depends on m: all rows of a product take kernels that sum in the same order.
 static bool tensor_core_operands(const struct kernel_call *call) {
   const struct linear_problem *p = call->linear;
-  if (p->x_dtype != p->w_dtype || (p->x_dtype != DTYPE_BF16 && p->x_dtype != DTYPE_F16))
-    return false;
-  if (!is_float(p->y_dtype) || !view_aligned(&call->in[0]) || !view_aligned(&call->in[1]))
-    return false;
+  if (p->x_dtype != p->w_dtype || !is_float(p->x_dtype) || !is_float(p->y_dtype)) return false;
+  if (!rows_aligned(&call->in[0]) || !rows_aligned(&call->in[1])) return false;
   for (int i = 0; i < p->n_epilogue; i++) {
     const struct epilogue_op *op = &p->epilogue[i];
     if (op->kind == EPI_ACT || op->kind == EPI_SCALE) continue;
@@ -69,8 +72,12 @@ static bool tensor_core_operands(const struct kernel_call *call) {
   return call->m <= INT32_MAX / 2; // a copy's coordinates are 32 bits
 }
 
+static bool narrow_operands(const struct kernel_call *call) {
+  return call->linear->x_dtype != DTYPE_F32 && tensor_core_operands(call);
+}
+
 static bool hopper(const struct kernel_call *call) {
-  return call->device->sm == 90 && tensor_core_operands(call);
+  return call->device->sm == 90 && narrow_operands(call);
 }
 
 // [bias] [activation], for the tiles that store straight from registers.
@@ -123,7 +130,7 @@ const struct kernel kernel_gemm_sm90 = {
 
 // The products of a warp, for cards that are not Hopper, with code for them or translated from PTX.
 static bool mma_supports(const struct kernel_call *call) {
-  return call->device->sm >= 80 && tensor_core_operands(call);
+  return call->device->sm >= 80 && narrow_operands(call);
 }
 
 static int mma_run(const struct kernel_choice *choice, const struct kernel_call *call,
@@ -136,6 +143,41 @@ static int mma_run(const struct kernel_choice *choice, const struct kernel_call 
 }
 const struct kernel kernel_gemm_mma = {
     .name = "gemm_mma", .op = KERNEL_LINEAR, .supports = mma_supports, .run = mma_run};
+
+// The busiest multiprocessor's tiles, in results of the largest: so much more time goes into the
+// operands of smaller ones; and so many tiles' time is lost while few are at work. From times on an
+// H200.
+enum x3_tile_size gemm_pick_x3(int64_t m, int32_t n, int sms) {
+  static const struct {
+    enum x3_tile_size tile;
+    int bm, bn;
+    double cost, lost;
+  } tiles[] = {
+      {X3_128x64, 128, 64, 1.0, 0.4}, {X3_64x64, 64, 64, 1.14, 0.5}, {X3_32x32, 32, 32, 1.52, 1.8}};
+  enum x3_tile_size best = X3_128x64;
+  double least = 0;
+  for (int i = 0; i < 3; i++) {
+    int64_t down = (m + tiles[i].bm - 1) / tiles[i].bm,
+            all = down * (((int64_t)n + tiles[i].bn - 1) / tiles[i].bn);
+    double busiest = (double)((all + sms - 1) / sms) + tiles[i].lost,
+           time = busiest * tiles[i].bm * tiles[i].bn * tiles[i].cost;
+    if (i == 0 || time < least) least = time, best = tiles[i].tile;
+  }
+  return best;
+}
+
+static bool x3_supports(const struct kernel_call *call) {
+  return call->device->sm >= 80 && call->linear->x_dtype == DTYPE_F32 && tensor_core_operands(call);
+}
+
+static int x3_run(const struct kernel_choice *choice, const struct kernel_call *call,
+                  void *workspace, struct CUstream_st *stream) {
+  (void)choice, (void)workspace;
+  return gemm_tf32x3(call, gemm_pick_x3(call->m, call->linear->n, call->device->multiprocessors),
+                     stream);
+}
+const struct kernel kernel_gemm_tf32x3 = {
+    .name = "gemm_tf32x3", .op = KERNEL_LINEAR, .supports = x3_supports, .run = x3_run};
 
 // Large tiles do the most with what they load; they need two thirds of the multiprocessors to pay.
 enum simt_tile_size gemm_pick_simt(int64_t m, int32_t n, int sms) {

@@ -1,5 +1,6 @@
 // y = epilogue(x W^T) by the products of a warp (mma.sync), on every tensor-core GPU from sm_80 on:
-// x [m, k], W [n, k], 16-bit, row-major; fp32 accumulation. Hopper has a kernel of its own.
+// x [m, k], W [n, k], 16-bit, row-major; fp32 accumulation. Hopper has a kernel of its own. What
+// does not depend on the dtype serves the kernel for fp32 (gemm_tf32x3.cu) too.
 //
 // A block computes BM x BN results; its warps stand in a grid of WARPS_M x WARPS_N over them. A
 // ring of stages, BM x 64 of x and BN x 64 of W, is filled by asynchronous copies two steps ahead:
@@ -17,13 +18,14 @@
 #define GEMM_GEMM_MMA_CUH
 
 #include "kernels/gemm/epilogue_fill.cuh"
+#include "kernels/gemm/walk.cuh"
 #include "kernels/ptx/sm80.cuh"
 
 template <class T_, int BM_, int BN_, int WARPS_M_, int WARPS_N_, int STAGES_> struct mma_config {
   using T = T_;
   static constexpr int BM = BM_, BN = BN_, WARPS_M = WARPS_M_, WARPS_N = WARPS_N_, STAGES = STAGES_;
-  static constexpr int BK = 64, THREADS = WARPS_M * WARPS_N * 32;
-  static constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N; // a warp's part of the tile
+  static constexpr int BK = 64, THREADS = WARPS_M * WARPS_N * 32; // BK: 128 bytes
+  static constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N;      // a warp's part of the tile
   static constexpr int MB = WM / 16, NB = WN / 8;
   static constexpr int DEGREE = GELU_DEGREE<T>;
   static constexpr int A_BYTES = BM * 128, STAGE_BYTES = A_BYTES + BN * 128,
@@ -43,20 +45,47 @@ static __device__ __forceinline__ uint32_t mma_at(uint32_t tile, int row, int pa
   return tile + row * 128 + ((part ^ (row & 7)) << 4);
 }
 
-// ROWS rows of 64 columns from `k`, as far as they exist.
-template <class C, int ROWS>
-static __device__ __forceinline__ void mma_fetch(uint32_t tile, const void *from, int64_t stride,
-                                                 int64_t row0, int64_t rows, int k, int cols) {
+// ROWS rows of a matrix on their way into shared memory, 128 bytes of each at a time: which of the
+// 16-byte parts this thread copies. It has the same part of every (THREADS / 8)th row.
+template <class C, int ROWS> struct mma_source {
   using T = typename C::T;
+  static constexpr int PART = 16 / (int)sizeof(T), EACH = C::THREADS / 8, COPIES = ROWS / EACH;
+  static_assert(EACH % 8 == 0 && ROWS % EACH == 0,
+                "a thread's parts lie at one place of their rows");
+  const T *from, *at; // at: of the first row
+  int64_t step;       // elements between its rows
+  uint32_t exist;     // bit a copy: there is such a row
+  int cols;
+  __device__ __forceinline__ mma_source(const void *matrix, int64_t stride, int64_t row0,
+                                        int64_t rows, int n_cols)
+      : from((const T *)matrix), step(EACH * stride), exist(0), cols(n_cols) {
+    const int64_t row = row0 + threadIdx.x / 8;
+    at = from + row * stride + threadIdx.x % 8 * PART;
 #pragma unroll
-  for (int i = threadIdx.x; i < ROWS * 8; i += C::THREADS) {
-    const int64_t row = row0 + i / 8;
-    const int col = k + i % 8 * 8;
-    const int left = row < rows && col < cols ? cols - col : 0;
-    const T *at = (const T *)from + (left > 0 ? row * stride + col : 0);
-    copy_16_part(mma_at(tile, i / 8, i % 8), at, left < 8 ? left * 2 : 16);
+    for (int i = 0; i < COPIES; i++)
+      exist |= (uint32_t)(row + i * EACH < rows) << i;
   }
-}
+  // From column k, as far as it exists; zeros beyond.
+  __device__ __forceinline__ void fetch(uint32_t tile, int k) const {
+    const uint32_t to = mma_at(tile, threadIdx.x / 8, threadIdx.x % 8);
+    const T *p = at + k;
+    if (exist == (uint32_t)((1ull << COPIES) - 1) && k + C::BK <= cols) {
+#pragma unroll
+      for (int i = 0; i < COPIES; i++, p += step)
+        copy_16_all(to + i * EACH * 128, p);
+      return;
+    }
+    const int left = cols - k - (int)threadIdx.x % 8 * PART, bytes = left <= 0 ? 0
+                                                                     : left < PART
+                                                                         ? left * (int)sizeof(T)
+                                                                         : 16;
+#pragma unroll
+    for (int i = 0; i < COPIES; i++, p += step) {
+      const int here = exist >> i & 1 ? bytes : 0;
+      copy_16_part(to + i * EACH * 128, here ? p : from, here);
+    }
+  }
+};
 
 template <class C>
 static __device__ __forceinline__ void mma_multiply(float (&d)[C::MB][C::NB * 4], uint32_t stage,
@@ -82,14 +111,15 @@ static __device__ __forceinline__ void mma_multiply(float (&d)[C::MB][C::NB * 4]
   }
 }
 
-template <class C>
-static __device__ __forceinline__ void mma_finish(const mma_args &args, float (&v)[C::NB * 4],
+// v: squares of 16 x 8 results side by side, this thread's first value at (row, col).
+template <class C, int SQUARES>
+static __device__ __forceinline__ void mma_finish(const mma_args &args, float (&v)[SQUARES * 4],
                                                   int64_t row, int col) {
 #pragma unroll 1
   for (int o = 0; o < args.epilogue.n; o++)
     epilogue_op_apply<typename C::T, C::DEGREE>(args.epilogue.op[o], v, row, col, args.m, args.n);
 #pragma unroll
-  for (int i = 0; i < C::NB * 2; i++) {
+  for (int i = 0; i < SQUARES * 2; i++) {
     const int64_t r = row + (i & 1) * 8;
     const int c = col + i / 2 * 8;
     if (r < args.m && c < args.n) store_pair(args.y, v[2 * i], v[2 * i + 1], r, c);
@@ -102,15 +132,14 @@ __global__ void __launch_bounds__(C::THREADS) gemm_mma(const __grid_constant__ m
   const uint32_t ring = smem_address(raw);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row = warp / C::WARPS_N * C::WM, col = warp % C::WARPS_N * C::WN;
-  const int64_t row0 = (int64_t)blockIdx.x * C::BM;
-  const int col0 = blockIdx.y * C::BN, steps = (args.k + C::BK - 1) / C::BK;
+  const walk_place at = walk_tile<C::BM, C::BN>(blockIdx.x, args.m, args.n);
+  const int64_t row0 = at.row;
+  const int col0 = at.col, steps = (args.k + C::BK - 1) / C::BK;
+  const mma_source<C, C::BM> x(args.x, args.x_stride, row0, args.m, args.k);
+  const mma_source<C, C::BN> w(args.w, args.w_stride, col0, args.n, args.k);
   auto fetch = [&](int k) { // an empty group where there is no such step: the count stays right
     const uint32_t stage = ring + k % C::STAGES * C::STAGE_BYTES;
-    if (k < steps) {
-      mma_fetch<C, C::BM>(stage, args.x, args.x_stride, row0, args.m, k * C::BK, args.k);
-      mma_fetch<C, C::BN>(stage + C::A_BYTES, args.w, args.w_stride, col0, args.n, k * C::BK,
-                          args.k);
-    }
+    if (k < steps) x.fetch(stage, k * C::BK), w.fetch(stage + C::A_BYTES, k * C::BK);
     copy_commit();
   };
   float d[C::MB][C::NB * 4] = {};
@@ -125,25 +154,29 @@ __global__ void __launch_bounds__(C::THREADS) gemm_mma(const __grid_constant__ m
   }
 #pragma unroll
   for (int i = 0; i < C::MB; i++)
-    mma_finish<C>(args, d[i], row0 + row + i * 16 + lane / 4, col0 + col + lane % 4 * 2);
+    mma_finish<C, C::NB>(args, d[i], row0 + row + i * 16 + lane / 4, col0 + col + lane % 4 * 2);
+}
+
+static inline mma_args mma_fill(const struct kernel_call *call) {
+  const struct linear_problem *p = call->linear;
+  const struct view *in = call->in, *y = call->out;
+  mma_args a = {};
+  int act;
+  a.x = in[0].data, a.w = in[1].data, a.m = call->m, a.n = p->n, a.k = p->k;
+  a.x_stride = in[0].stride, a.w_stride = in[1].stride;
+  a.y = gemm_output{y->data, y->stride, p->n, p->y_dtype, gemm_pairs(y, p)};
+  gemm_fill_epilogue(call, &a.epilogue, &act, false);
+  return a;
 }
 
 template <class C> static int mma_run(const struct kernel_call *call, cudaStream_t stream) {
-  const struct linear_problem *p = call->linear;
-  const struct view *in = call->in, *y = call->out;
-  int act;
-  const int64_t rows = (call->m + C::BM - 1) / C::BM, cols = ((int64_t)p->n + C::BN - 1) / C::BN;
-  if (rows > INT32_MAX || cols > 65535) return CUDA_UNSUPPORTED;
-  mma_args a = {};
-  a.x = in[0].data, a.w = in[1].data, a.m = call->m, a.n = p->n, a.k = p->k;
-  a.x_stride = in[0].stride, a.w_stride = in[1].stride;
-  a.y = gemm_output{y->data, y->stride, p->n, p->y_dtype,
-                    p->n % 2 == 0 && y->stride % 2 == 0 && (uintptr_t)y->data % 4 == 0};
-  gemm_fill_epilogue(call, &a.epilogue, &act, false);
+  const unsigned blocks = walk_blocks<C::BM, C::BN>(call->m, call->linear->n);
+  if (blocks == 0) return CUDA_UNSUPPORTED;
+  const mma_args a = mma_fill(call);
   cudaError_t rc = cudaFuncSetAttribute(gemm_mma<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         C::SHARED_BYTES);
   if (rc != cudaSuccess) return rc;
-  gemm_mma<C><<<dim3((unsigned)rows, (unsigned)cols), C::THREADS, C::SHARED_BYTES, stream>>>(a);
+  gemm_mma<C><<<blocks, C::THREADS, C::SHARED_BYTES, stream>>>(a);
   return cudaGetLastError();
 }
 

@@ -1,5 +1,5 @@
-// y = epilogue(x W^T) on the CUDA cores, fp32 arithmetic: the fp32 path, and the fallback for any
-// shape, alignment and mix of dtypes.
+// y = epilogue(x W^T) on the CUDA cores, fp32 arithmetic: the fallback for any shape, alignment and
+// mix of dtypes.
 //
 // k is cut into SLICES equal parts. Each part's sum is one chain of fused multiply-adds in the
 // order of k, and the parts are added in order: so the bits of a result depend on k alone, while
@@ -17,6 +17,7 @@
 // Bound: fp32 arithmetic where there are many rows, the latency of a part where there are few.
 #include "kernels/gemm/epilogue.cuh"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/walk.cuh"
 
 #define SLICES 4
 
@@ -43,22 +44,9 @@ template <int BM_, int BN_, int TM_, int TN_, int GROUPS_> struct simt_config {
 };
 
 static __device__ __noinline__ float act_exact(int act, float x) {
-  switch (act) {
-  case ACT_GELU_ERF:
-    return fw_gelu_erf_exact(x);
-  case ACT_GELU_TANH:
-    return fw_gelu_tanh_exact(x);
-  case ACT_RELU:
-    return fw_max(x, 0.0f);
-  case ACT_SILU:
-    return fw_silu_exact(x);
-  case ACT_TANH:
-    return tanhf(x);
-  case ACT_SIGMOID:
-    return fw_sigmoid_exact(x);
-  default:
-    return x;
-  }
+  float v[1] = {x};
+  activate_any<GELU_EXACT>(act, v);
+  return v[0];
 }
 
 static __device__ __forceinline__ void finish(const simt_args &a, float v, int64_t row, int col) {
@@ -186,8 +174,9 @@ __global__ void __launch_bounds__(C::THREADS) gemm_simt(const __grid_constant__ 
   extern __shared__ __align__(16) float shared[];
   const int group = threadIdx.x / C::TEAM, thread = threadIdx.x % C::TEAM;
   const int tx = thread % (C::BN / C::TN), ty = thread / (C::BN / C::TN);
-  const int64_t row0 = (int64_t)blockIdx.x * C::BM;
-  const int col0 = blockIdx.y * C::BN;
+  const walk_place at = walk_tile<C::BM, C::BN>(blockIdx.x, a.m, a.n);
+  const int64_t row0 = at.row;
+  const int col0 = at.col;
   float d[C::TM][C::TN];
   auto row_of = [&](int i) { return ty * 4 + i / 4 * (C::BM / C::TM * 4) + i % 4; };
   auto col_of = [&](int j) { return tx * 4 + j / 4 * (C::BN / C::TN * 4) + j % 4; };
@@ -229,13 +218,12 @@ __global__ void __launch_bounds__(C::THREADS) gemm_simt(const __grid_constant__ 
 }
 
 template <class C, bool VECTOR> static int simt_launch(const simt_args &a, cudaStream_t stream) {
-  const int64_t rows = (a.m + C::BM - 1) / C::BM, cols = ((int64_t)a.n + C::BN - 1) / C::BN;
-  if (rows > INT32_MAX || cols > 65535) return CUDA_UNSUPPORTED;
+  const unsigned blocks = walk_blocks<C::BM, C::BN>(a.m, a.n);
+  if (blocks == 0) return CUDA_UNSUPPORTED;
   cudaError_t rc = cudaFuncSetAttribute(
       gemm_simt<C, VECTOR>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SHARED_BYTES);
   if (rc != cudaSuccess) return rc;
-  gemm_simt<C, VECTOR>
-      <<<dim3((unsigned)rows, (unsigned)cols), C::THREADS, C::SHARED_BYTES, stream>>>(a);
+  gemm_simt<C, VECTOR><<<blocks, C::THREADS, C::SHARED_BYTES, stream>>>(a);
   return cudaGetLastError();
 }
 

@@ -46,6 +46,19 @@ static __device__ __forceinline__ void mma_16816(float *d, const uint32_t *a, ui
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// d[16x8] = a[16x8] b[8x8] + c in tf32, whose 32-bit words the instruction takes the upper 19 bits
+// of. Lanes hold d and c as above; a as ldmatrix_x4 gives it of matrices of 8 rows x 4 words (rows
+// 0-7, k 0-3), (8-15, 0-3), (0-7, 4-7), (8-15, 4-7); b0, b1: k 0-3 and 4-7 of eight columns.
+static __device__ __forceinline__ void mma_1688_tf32(float *d, const uint32_t *a, uint32_t b0,
+                                                     uint32_t b1, float c0, float c1, float c2,
+                                                     float c3) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+      "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c0), "f"(c1), "f"(c2),
+        "f"(c3));
+}
+
 // Two floats as 16-bit elements, the first in the low half.
 template <class T> static __device__ __forceinline__ uint32_t pack_pair(float lo, float hi) {
   uint32_t w;
@@ -61,6 +74,10 @@ static __device__ __forceinline__ void copy_16(uint32_t to, const void *from, bo
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(valid ? 16 : 0)
                : "memory");
+}
+// The same without a condition: fewer instructions.
+static __device__ __forceinline__ void copy_16_all(uint32_t to, const void *from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 // The same of `bytes`, 0 to 16; zeros after them.
 static __device__ __forceinline__ void copy_16_part(uint32_t to, const void *from, int bytes) {

@@ -39,11 +39,15 @@ enum which {
   SIMT32,
   SIMT64,
   SIMT128,
+  X3_32,
+  X3_64,
+  X3_128,
   CHOSEN
 };
 static const char *const which_name[] = {
-    "ping-pong",     "direct",    "deferred",  "narrow",  "small 32", "small 64", "split 32 by 4",
-    "split 64 by 8", "mma large", "mma small", "simt 32", "simt 64",  "simt 128", "chosen"};
+    "ping-pong",     "direct",        "deferred",  "narrow",     "small 32", "small 64",
+    "split 32 by 4", "split 64 by 8", "mma large", "mma small",  "simt 32",  "simt 64",
+    "simt 128",      "3xtf32 32",     "3xtf32 64", "3xtf32 128", "chosen"};
 
 #define N_EPILOGUES 10
 struct recipe {
@@ -85,6 +89,10 @@ static int run_kernel(enum which which, const struct linear_problem *p, const st
       .device = &device, .op = KERNEL_LINEAR, .in = in, .out = y, .m = m, .linear = p};
   enum gemm_tile tile = (enum gemm_tile)which; // the first four
   if (which == CHOSEN) return linear_run(p, in, y, m, NULL);
+  if (which >= X3_32) {
+    if (!kernel_gemm_tf32x3.supports(&call)) return CUDA_UNSUPPORTED;
+    return gemm_tf32x3(&call, (enum x3_tile_size)(which - X3_32), NULL);
+  }
   if (which >= SIMT32) return gemm_simt_tile(&call, (enum simt_tile_size)(which - SIMT32), NULL);
   if (!kernel_gemm_mma.supports(&call)) return CUDA_UNSUPPORTED;
   if (which >= MMA_LARGE)
@@ -186,6 +194,10 @@ static void run_case(enum which which, const struct recipe *r, const struct shap
     matrix_free(&y);
 }
 
+static bool is_x3(enum which which) {
+  return which >= X3_32 && which <= X3_128;
+}
+
 static void sizes_around_the_tiles(enum which which) {
   static const int64_t ms[] = {1, 2, 16, 63, 64, 65, 127, 128, 129, 255, 256, 257, 300};
   static const int32_t ns[] = {8, 64, 72, 128, 136, 192, 256, 264, 520},
@@ -193,7 +205,8 @@ static void sizes_around_the_tiles(enum which which) {
   for (int i = 0; i < 48; i++) {
     struct shape s = {
         .m = ms[i % 13], .n = ns[i * 5 % 9], .k = ks[i * 3 % 8], .gap = i % 3 == 1 ? 8 : 0};
-    s.in = s.out = i % 2 ? DTYPE_F16 : DTYPE_BF16;
+    s.in = s.out = is_x3(which) ? DTYPE_F32 : i % 2 ? DTYPE_F16 : DTYPE_BF16;
+    if (is_x3(which) && i % 4 == 3) s.out = i % 8 == 3 ? DTYPE_F16 : DTYPE_BF16;
     s.operand = i % 5 == 4 ? DTYPE_F32 : s.in;
     run_case(which, &recipes[i % N_EPILOGUES], &s, true);
   }
@@ -203,6 +216,7 @@ static void many_tiles_a_block(enum which which) {
   for (int i = 0; i < N_EPILOGUES; i++) {
     struct shape s = {
         .m = 4100 + i, .n = 1160, .k = 72 + 64 * i, .in = i % 2 ? DTYPE_F16 : DTYPE_BF16};
+    if (is_x3(which)) s.in = DTYPE_F32;
     s.out = s.operand = s.in;
     run_case(which, &recipes[i], &s, true);
   }
@@ -263,6 +277,11 @@ static void a_row_is_the_same_in_any_batch(enum dtype dtype, const struct recipe
                        {b.data, 800, 800, dtype},
                        {r.data, 800, 800, dtype}};
   struct view y = {whole.data, 800, 800, dtype}, z = {part.data, 800, 800, dtype};
+  if (dtype == DTYPE_F32) { // ugly rows among others
+    for (int c = 0; c < 320; c++)
+      matrix_set(&x, 5, c, normal() * 1e-39), matrix_set(&x, 64, c, normal() * 1e37);
+    matrix_set(&x, 3, 77, INFINITY), matrix_set(&x, 16, 319, NAN), matrix_upload(&x);
+  }
   CHECK_CUDA(run_kernel(which[0], &p, in, &y, 700));
   matrix_download(&whole, "whole");
   static const int64_t batches[] = {1, 2, 7, 8, 16, 17, 33, 64, 65, 130, 400, 700};
@@ -283,8 +302,8 @@ static void a_row_is_the_same_in_any_batch(enum dtype dtype, const struct recipe
 
 static void rows_are_the_same_in_any_batch(void) {
   static const enum which hopper[] = {PINGPONG, DIRECT, DEFERRED, NARROW, SMALL32, SMALL64, CHOSEN},
-                          mma[] = {MMA_LARGE, MMA_SMALL},
-                          simt[] = {SIMT128, SIMT64, SIMT32, CHOSEN};
+                          mma[] = {MMA_LARGE, MMA_SMALL}, simt[] = {SIMT128, SIMT64, SIMT32},
+                          x3[] = {X3_128, X3_64, X3_32, CHOSEN};
   for (int i = 1; i <= 5; i++) { // bias, then an activation or a residual or both
     const struct recipe *r = &recipes[i];
     if (device.sm == 90) {
@@ -292,23 +311,38 @@ static void rows_are_the_same_in_any_batch(void) {
       a_row_is_the_same_in_any_batch(DTYPE_F16, r, hopper, 7);
     }
     a_row_is_the_same_in_any_batch(DTYPE_BF16, r, mma, 2);
-    a_row_is_the_same_in_any_batch(DTYPE_F32, r, simt, 4);
+    a_row_is_the_same_in_any_batch(DTYPE_F32, r, simt, 3);
+    if (device.sm >= 80) a_row_is_the_same_in_any_batch(DTYPE_F32, r, x3, 4);
   }
 }
 
-int main(void) {
+// test_gemm [fp32]: the kernels for fp32 on the tensor cores alone.
+int main(int argc, char **argv) {
+  bool all = argc < 2 || strcmp(argv[1], "fp32") != 0;
   need_gpu();
   CHECK_CUDA(kernel_device_query(&device));
   printf("seed %#lx\n", (unsigned long)rng_state);
-  for (enum which which = device.sm == 90 ? PINGPONG : MMA_LARGE; which <= MMA_SMALL; which++) {
+  for (enum which which = device.sm == 90 ? PINGPONG : MMA_LARGE; all && which <= MMA_SMALL;
+       which++) {
     sizes_around_the_tiles(which);
     if (which < SMALL32 || which == MMA_LARGE) many_tiles_a_block(which);
     other_outputs_and_views(which);
   }
-  for (enum which which = SIMT32; which <= SIMT128; which++) {
+  for (enum which which = SIMT32; all && which <= SIMT128; which++) {
     sizes_around_the_tiles(which);
     other_outputs_and_views(which);
     any_shape_and_alignment(which);
+  }
+  for (enum which which = X3_32; which <= X3_128 && device.sm >= 80; which++) {
+    sizes_around_the_tiles(which);
+    many_tiles_a_block(which);
+    run_case(which,
+             &recipes[1], // rows of 16 bytes of which the last are not in k, results off pairs
+             &(struct shape){200, 130, 67, 1, 0, DTYPE_F32, DTYPE_F32, DTYPE_F32, false}, true);
+    run_case(which, &recipes[7],
+             &(struct shape){70, 133, 98, 2, 0, DTYPE_F32, DTYPE_BF16, DTYPE_F32, false}, true);
+    run_case(which, &recipes[4],
+             &(struct shape){300, 256, 194, 2, 0, DTYPE_F32, DTYPE_F32, DTYPE_F32, true}, true);
   }
   sizes_around_the_tiles(CHOSEN);
   any_shape_and_alignment(CHOSEN);

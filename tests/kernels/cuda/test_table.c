@@ -3,8 +3,9 @@
 // epilogues; poisoned outputs, gaps and neighbours; ugly values. A row that no case of this card
 // reached is a failure, unless it is for other cards or needs a library that is not here.
 //
-// test_table [small | huge | none]: `small` takes small cases only (for compute-sanitizer), `huge`
-// only the tensors of more than 2^31 elements.
+// test_table [small | huge | none | KERNEL]: `small` takes small cases only (for
+// compute-sanitizer), `huge` only the tensors of more than 2^31 elements; a kernel's name: that row
+// alone.
 #include "gpu_test.h"
 
 #include "kernels/kernel.h"
@@ -547,6 +548,7 @@ int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "none") == 0) return 0; // does the sanitizer start at all?
   small_only = argc > 1 && strcmp(argv[1], "small") == 0;
   bool huge_only = argc > 1 && strcmp(argv[1], "huge") == 0;
+  const char *only = argc > 1 && !small_only && !huge_only ? argv[1] : NULL;
   printf("seed %#lx\n", (unsigned long)rng_state);
   CHECK_CUDA(kernel_device_query(&device));
   if (lt_open(&lt, message) != 0) printf("SKIP lt: %s\n", message);
@@ -555,6 +557,7 @@ int main(int argc, char **argv) {
   for (int i = 0; kernel_at(i) && !huge_only; i++) {
     const struct kernel *kernel = kernel_at(i);
     int ran = 0, before = checks;
+    if (only && strcmp(only, kernel->name) != 0) continue;
     worst = 0;
     if (kernel->op == KERNEL_LINEAR_NORM) continue; // test_gemm_norm.c
     if (kernel->op == KERNEL_LINEAR)
@@ -566,7 +569,8 @@ int main(int argc, char **argv) {
     if (ran == 0 && for_this_card(kernel))
       printf("FAIL %s: no case reached it\n", kernel->name), failures++;
   }
-  if (!small_only) huge();
+  if (only && checks == 0) printf("FAIL no kernel %s\n", only), failures++;
+  if (!small_only && !only) huge();
   cudaFree(workspace);
   if (lt) lt_close(lt);
   return report("table");
