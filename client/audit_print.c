@@ -40,17 +40,25 @@ static void traffic_text(FILE *out, const char *name, const Fusewire__V1__AuditT
           bytes_text(traffic->copies, b), bytes_text(traffic->other, c));
 }
 
+// A device whose counters were never read, as a CPU, has nothing but a reason to tell.
+static bool counted(const Fusewire__V1__AuditDevice *device) {
+  return device->calibrations > 0 || device->calibrations_failed > 0 || device->losses > 0 ||
+         device->samples_evaluated > 0 || device->samples_passed > 0;
+}
+
 static void device_text(FILE *out, const Fusewire__V1__AuditDevice *device) {
   char name[SHOWN], state[SHOWN], reason[SHOWN];
   fprintf(out, "\ndevice %s: %s", tame(device->device, name), tame(device->state, state));
   if (device->reason && device->reason[0]) fprintf(out, ": %s", tame(device->reason, reason));
   fputs("\n", out);
+  if (!counted(device)) return;
   if (device->read_factor > 0 || device->write_factor > 0)
     fprintf(out, "  of a copy of known size: %.4f of what it read, %.4f of what it wrote\n",
             device->read_factor, device->write_factor);
   fprintf(out,
-          "  such copies counted right %" PRIu64 " times, wrong %" PRIu64 "; samples lost %" PRIu64
-          " times\n  samples looked at %" PRIu64 ", passed over %" PRIu64 "; %.3f s of CPU\n",
+          "  copies of known size counted right %" PRIu64 " times, wrong %" PRIu64
+          "; samples lost %" PRIu64 " times\n  samples looked at %" PRIu64 ", passed over %" PRIu64
+          "; %.3f s of CPU\n",
           device->calibrations, device->calibrations_failed, device->losses,
           device->samples_evaluated, device->samples_passed, device->cpu_seconds);
   if (!device->read && !device->write) return;
@@ -112,7 +120,9 @@ static void text_of(FILE *out, const Fusewire__V1__AuditResponse *reply) {
     else
       idle++;
   }
-  if (idle > 0) fprintf(out, "\n%zu other pairs of model and plan have not run.\n", idle);
+  if (idle > 0)
+    fprintf(out, "\n%zu%s pairs of model and plan have no figures.\n", idle,
+            idle < reply->n_models ? " other" : "");
 }
 
 enum status audit_text(const Fusewire__V1__AuditResponse *reply, struct slice *out,

@@ -216,9 +216,15 @@ static int run(const struct infer_options *o, struct net *net, struct payload_se
   status = payload_set_add(payloads, &payload_options, &input, &err);
   request_input_free(&input);
   if (status == STATUS_OK) status = call_and_show(o, net, &payloads->items[0], &local, &err);
-  return status == STATUS_OK ? EXIT_ALL_OK
-         : local             ? command_local_failure("infer", &err)
-                             : command_failure("infer", &err);
+  if (status == STATUS_OK) return EXIT_ALL_OK;
+  if (local) return command_local_failure("infer", &err);
+  const int code = command_failure("infer", &err);
+  if (status == STATUS_INVALID_ARGUMENT && !o->inputs.n)
+    fprintf(stderr,
+            "The request was synthetic: --tokens %" PRId64 ", --batch %" PRId64
+            ", ids up to --max-id %" PRId64 ".\n",
+            o->tokens, o->batch, o->max_id);
+  return code;
 }
 
 int command_infer(int argc, char **argv) {

@@ -143,7 +143,7 @@ static bool print_listed(struct net *net) {
     printf("RepositoryIndex: %s: %s\n", status_name(status), err.message);
     ok = false;
   }
-  for (int i = 0; ok && status == STATUS_OK && i < index->n_models; i++)
+  for (int i = 0; status == STATUS_OK && i < index->n_models; i++)
     ok &= print_model(net, index->models[i].name);
   free(index);
   return ok;

@@ -67,7 +67,7 @@ static void the_text_has_every_figure(void **state) {
       " 0.800\n",
       "       more         1       0        0        0 B        0 B       -        0 B        0 B  "
       "     -\n",
-      "1 other pairs of model and plan have not run.",
+      "1 other pairs of model and plan have no figures.",
   };
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
     if (!strstr(at, words[i])) fail_msg("\"%s\" is not in\n%s", words[i], at);
@@ -111,9 +111,28 @@ static void one_that_is_off_is_one_line(void **state) {
   file_free(&text);
 }
 
+static void a_device_without_counters_has_only_its_reason(void **state) {
+  (void)state;
+  Fusewire__V1__AuditResponse reply = FUSEWIRE__V1__AUDIT_RESPONSE__INIT;
+  Fusewire__V1__AuditDevice device = FUSEWIRE__V1__AUDIT_DEVICE__INIT, *devices[] = {&device};
+  Fusewire__V1__AuditTraffic none = FUSEWIRE__V1__AUDIT_TRAFFIC__INIT;
+  struct slice text;
+  reply.mode = TEXT("sampled"), reply.interval_us = 200, reply.band = 0.1;
+  reply.devices = devices, reply.n_devices = 1;
+  device.device = TEXT("cpu:0"), device.state = TEXT("refused"),
+  device.reason = TEXT("no counters");
+  device.read = &none, device.write = &none;
+  assert_int_equal(audit_text(&reply, &text, NULL), STATUS_OK);
+  assert_string_equal((const char *)text.data,
+                      "audit.mode: sampled, a sample every 200 us, band 1 +- 0.1\n\n"
+                      "device cpu:0: refused: no counters\n");
+  file_free(&text);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(the_text_has_every_figure),
-                                     cmocka_unit_test(the_json_has_every_field),
-                                     cmocka_unit_test(one_that_is_off_is_one_line)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_text_has_every_figure), cmocka_unit_test(the_json_has_every_field),
+      cmocka_unit_test(one_that_is_off_is_one_line),
+      cmocka_unit_test(a_device_without_counters_has_only_its_reason)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
