@@ -271,11 +271,24 @@ static void find_index_limits(struct loader *l, int64_t *positions_limit) {
   }
 }
 
+// Ids named as a mask that nobody reads: most likely its role was forgotten, and padding would
+// count as tokens without a word.
+static bool forgotten_mask(const struct signature_tensor *in) {
+  size_t bytes = strlen(in->name);
+  return signature_is_index(in->dtype) && in->rank == 2 && in->per_token && bytes >= 4 &&
+         strcmp(in->name + bytes - 4, "mask") == 0;
+}
+
 static void check_unused_inputs(struct loader *l) {
   const struct conf_node *list = conf_find(l->root, "inputs");
   for (int32_t i = 0; i < l->model->n_inputs; i++) {
     const struct signature_tensor *in = &l->model->inputs[i];
-    if (in->role == ROLE_DATA && !in->optional && l->build->input_tensor[i] == BUILD_NONE)
+    if (in->role != ROLE_DATA || l->build->input_tensor[i] != BUILD_NONE) continue;
+    if (forgotten_mask(in))
+      conf_fail(l->report, list->items[i],
+                "no step reads \"%s\", so padding would count as tokens; expected role: mask",
+                in->name);
+    else if (!in->optional)
       conf_fail(l->report, list->items[i],
                 "no step reads \"%s\"; an input that is ignored must be optional", in->name);
   }

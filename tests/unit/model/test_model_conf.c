@@ -410,6 +410,12 @@ static void inputs_are_checked_together(void **state) {
           ", {name: extra, dtype: fp32, shape: [batch, 4]}]\nweights: {synthetic: {}}\n"
           "graph: [{embedding: {weights: w, rows: 4, features: 4, out: y}}]\noutputs: [y]\n",
           "2:58: inputs[1]: no step reads \"extra\"; an input that is ignored must be optional\n");
+  refuses("name: m\ninputs: [{name: ids, dtype: int64, shape: [batch, seq]}"
+          ", {name: my_mask, dtype: int64, shape: [batch, seq], optional: true}]\n"
+          "weights: {synthetic: {}}\n"
+          "graph: [{embedding: {weights: w, rows: 4, features: 4, out: y}}]\noutputs: [y]\n",
+          "2:58: inputs[1]: no step reads \"my_mask\", so padding would count as tokens; expected "
+          "role: mask\n");
 }
 
 static void weights_sources_are_checked(void **state) {
