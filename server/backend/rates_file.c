@@ -8,7 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FIRST_LINE "fusewire rates 4"
+#define FAMILY "fusewire rates "
+#define FIRST_LINE FAMILY "4"
 #define LINE_BYTES 256
 #define FILE_BYTES_MAX (1 << 20)
 
@@ -142,6 +143,10 @@ static enum status take_lines(const char *text, size_t bytes, struct reader *rea
     number++;
     bool fits = length < sizeof line && !memchr(text + at, '\0', length);
     if (fits) memcpy(line, text + at, length), line[length] = '\0';
+    if (number == 1 && fits && strcmp(line, FIRST_LINE) != 0 &&
+        strncmp(line, FAMILY, sizeof FAMILY - 1) == 0)
+      return error_set(err, STATUS_INVALID_ARGUMENT,
+                       "of another version's format; `fusewired tune` measures anew");
     if (!fits || !take_line(reader, line, number))
       return error_set(err, STATUS_INVALID_ARGUMENT, "line %d is not of a file of rates", number);
     at += length + 1;

@@ -20,7 +20,7 @@ static void served(const struct facts *facts, struct out *out) {
           dtype_name(model->compute));
   out_add(out, "plan      fusion %s, held against one op at a time (off). ",
           fusion_name(facts->plans[SIDE_FUSED].plan->mode));
-  out_add(out, "Of what is legal (on), the cost model would take %s (auto)\n",
+  out_add(out, "Of what can be fused (on), the cost model would take %s (auto)\n",
           model->auto_is == FUSION_ON    ? "all"
           : model->auto_is == FUSION_OFF ? "nothing"
                                          : "a part");

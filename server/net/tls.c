@@ -110,9 +110,13 @@ static enum status failed(struct error *err, const char *key, const char *path) 
   const char *text = ERR_SYSTEM_ERROR(code) ? strerror(ERR_GET_REASON(code)) : NULL;
   if (!text) text = ERR_reason_error_string(code);
   bool pem = ERR_GET_LIB(code) == ERR_LIB_PEM && ERR_GET_REASON(code) == PEM_R_NO_START_LINE;
+  bool unalike =
+      ERR_GET_LIB(code) == ERR_LIB_X509 && ERR_GET_REASON(code) == X509_R_KEY_VALUES_MISMATCH;
   ERR_clear_error();
   return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %s: %s%s", key, path, text ? text : reason,
-                   pem ? ": not a PEM file" : "");
+                   pem       ? ": not a PEM file"
+                   : unalike ? ": not the key of tls.certificate"
+                             : "");
 }
 
 // What is under a passphrase is refused: OpenSSL would ask for it on the terminal, and wait, at a
