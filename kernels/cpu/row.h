@@ -7,8 +7,8 @@
 // Element-wise instructions between them are gathered into passes when the program is made ready.
 // A pass takes a tile of one row, some vectors that stay in registers, through all of its
 // instructions before it goes on to the next tile: a chain of sixteen steps reads its input once
-// and writes its result once, and nothing in between touches memory. Each instruction rounds as it
-// would alone.
+// and writes its result once, and nothing in between touches memory. Rows that lie together
+// wherever the pass reads and writes are one row to it. Each instruction rounds as it would alone.
 #ifndef KERNELS_CPU_ROW_H
 #define KERNELS_CPU_ROW_H
 
