@@ -2,7 +2,7 @@
 #
 #   docker build --target cpu  -t fusewire:cpu  .
 #   docker build --target cuda -t fusewire:cuda .
-#   docker run --read-only -p 8001:8001 -p 8002:8002 -v "$PWD/models:/models:ro" fusewire:cpu /models/mine.yaml
+#   docker run --read-only -p 8001:8001 -p 127.0.0.1:8002:8002 -v "$PWD/models:/models:ro" fusewire:cpu /models/mine.yaml
 #
 # The final stages start from nothing: two programs, the shared libraries that they need, the configuration. No shell, no
 # package manager, no user but 65532, nothing written to the root file system. Every base image is a build argument.

@@ -94,6 +94,15 @@ static bool any_cost(const struct report *report) {
   return false;
 }
 
+static bool any_answer(const struct report *report) {
+  for (int i = 0; i < report->n_levels; i++) {
+    for (int v = 0; v < report->levels[i].result.n_variants; v++) {
+      if (report->levels[i].result.variant[v].n_ok > 0) return true;
+    }
+  }
+  return false;
+}
+
 static void stage_table(struct report *report, FILE *out) {
   fprintf(out, "\nIn the server, us (p50 / mean)\n%9s  %-8s", report_level_word(report), "fusion");
   for (int s = 0; s < RESULT_STAGES; s++)
@@ -170,7 +179,7 @@ void report_table(struct report *report, FILE *out) {
   if (any_cost(report)) {
     stage_table(report, out);
     traffic_table(report, out);
-  } else {
+  } else if (any_answer(report)) {
     fprintf(out, "\nThe replies carry no cost parameters.\n");
   }
   if (report->ab) report_ab(report, out);
