@@ -1,4 +1,5 @@
 #include "backend/rates_file.h"
+#include "base/regular.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -141,7 +142,8 @@ static enum status take_lines(const char *text, size_t bytes, struct reader *rea
     const char *end = memchr(text + at, '\n', bytes - at);
     size_t length = end ? (size_t)(end - text) - at : bytes - at;
     number++;
-    bool fits = length < sizeof line && !memchr(text + at, '\0', length);
+    // Without its end a line, and so its number, may have been cut short.
+    bool fits = end && length < sizeof line && !memchr(text + at, '\0', length);
     if (fits) memcpy(line, text + at, length), line[length] = '\0';
     if (number == 1 && fits && strcmp(line, FIRST_LINE) != 0 &&
         strncmp(line, FAMILY, sizeof FAMILY - 1) == 0)
@@ -192,6 +194,8 @@ static enum status fail(struct error *err, const char *path, const char *what) {
 }
 
 enum status device_facts_read(const char *path, struct device_facts *facts, struct error *err) {
+  enum status regular = regular_file("rates", path, err); // a FIFO would hold up the start
+  if (regular != STATUS_OK) return regular;
   FILE *file = fopen(path, "re");
   if (!file) return fail(err, path, "cannot be opened");
   char *text = malloc(FILE_BYTES_MAX);

@@ -3,6 +3,7 @@
 #include "base/log.h"
 
 #include "base/clock.h"
+#include "base/utf8.h"
 #include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -71,12 +72,6 @@ static size_t put_json_text(char *out, size_t room, const char *text) {
   return used;
 }
 
-// Control characters would let a request write fake lines into a text log.
-static void make_printable(char *text) {
-  for (; *text; text++)
-    if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
-}
-
 static void stamp(char *out, size_t bytes) {
   int64_t wall = clock_wall_ns();
   time_t seconds = (time_t)(wall / NS_PER_S);
@@ -140,7 +135,6 @@ static void text_line(struct line *line, enum log_level level, const char *event
       put(line, " %s=%s", fields[i].key, fields[i].text);
     else
       put(line, " %s=%lld", fields[i].key, (long long)fields[i].number);
-  make_printable(line->text);
 }
 
 __attribute__((format(printf, 5, 0))) static void
@@ -154,6 +148,7 @@ write_line(enum log_level level, const char *event, const struct log_field *fiel
   stamp(when, sizeof when);
   bool json = atomic_load_explicit(&log_format, memory_order_relaxed) == LOG_JSON;
   (json ? json_line : text_line)(&line, level, event, fields, n_fields, message, when);
+  utf8_make_printable(line.text); // control characters would let a request write fake lines
   char *tail = line.text + line.used;
   int n = 0;
   if (json)

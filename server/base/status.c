@@ -1,4 +1,5 @@
 #include "base/status.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -41,6 +42,7 @@ static void message_format(struct error *err, const char *format, va_list args) 
   if (length >= ERROR_MESSAGE_BYTES) cut_at_character(wide, ERROR_MESSAGE_BYTES);
   memcpy(err->message, wide, ERROR_MESSAGE_BYTES);
   err->message[ERROR_MESSAGE_BYTES - 1] = '\0';
+  utf8_make_printable(err->message);
 }
 
 enum status error_set(struct error *err, enum status code, const char *format, ...) {

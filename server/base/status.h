@@ -49,7 +49,8 @@ struct error {
 };
 
 // Fill `err` (may be NULL) and return `code`, so that `return error_set(err, STATUS_X, "...")`
-// reads well. Over-long messages are cut at a UTF-8 boundary.
+// reads well. Over-long messages are cut at a UTF-8 boundary; control characters, and what is no
+// UTF-8, become '?'.
 enum status error_set(struct error *err, enum status code, const char *format, ...)
     PRINTF_LIKE(3, 4);
 // The same with a source position. `file` is copied, and cut if it is longer than the field.

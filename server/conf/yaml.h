@@ -11,6 +11,7 @@
 #define CONF_YAML_H
 
 #include "base/status.h"
+#include "bounds.h"
 #include <stdint.h>
 
 enum conf_kind { CONF_SCALAR, CONF_LIST, CONF_MAP };
@@ -32,13 +33,16 @@ struct conf_node {
 
 struct conf_doc;
 
-// Where errors go. `file` is the name shown; n_errors counts them, also those beyond
-// LIMIT_CONF_ERRORS (not passed on).
+// Where errors go. `file` is the name shown; n_errors counts them, also those that are not passed
+// on: beyond LIMIT_CONF_ERRORS, and those told before (an alias brings the mistakes of its value
+// again).
 struct conf_report {
   const char *file;
   void (*fn)(const struct error *err, void *arg); // NULL: only count
   void *arg;
   int n_errors;
+  int n_told;
+  uint64_t told[LIMIT_CONF_ERRORS]; // hashes of place and message
 };
 
 // Reads and parses `path` (report->file is set to it). NULL: it could not be read or is no YAML;

@@ -11,8 +11,21 @@
 
 // ---- reporting ------------------------------------------------------------------------------
 
+static bool told_before(struct conf_report *report, int line, int column, const char *message) {
+  uint64_t hash = ((uint64_t)line << 32 | (uint32_t)column) ^ 0xcbf29ce484222325ull; // FNV-1a
+  for (; *message != '\0'; message++)
+    hash = (hash ^ (unsigned char)*message) * 0x100000001b3ull;
+  for (int i = 0; i < report->n_told; i++)
+    if (report->told[i] == hash) return true;
+  report->told[report->n_told++] = hash;
+  return false;
+}
+
 static void report_error(struct conf_report *report, int line, int column, const char *message) {
-  if (report->n_errors++ >= LIMIT_CONF_ERRORS || report->fn == NULL) return;
+  report->n_errors++;
+  if (report->fn == NULL || report->n_told == LIMIT_CONF_ERRORS ||
+      told_before(report, line, column, message))
+    return;
   struct error err;
   error_set_at(&err, STATUS_INVALID_ARGUMENT, report->file != NULL ? report->file : "", line,
                column, "%s", message);

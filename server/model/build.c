@@ -159,16 +159,21 @@ static bool is_broken(const struct builder *b, const char *name) {
   return false;
 }
 
+void build_forgive_names(struct builder *b) {
+  b->n_broken = BUILD_BROKEN; // with so many, none is missed
+}
+
 static void no_such_tensor(struct builder *b, const struct conf_node *at, const char *name) {
   const char *best = NULL;
-  int best_distance = 1 + (strlen(name) < 12 ? 2 : 3);
+  size_t bytes = strlen(name);
+  int best_distance = 1 + (bytes < 12 ? 2 : 3);
   int32_t n_inputs = b->model->n_inputs;
   for (int32_t i = 0; i < n_inputs + b->model->graph.n_tensors; i++) {
     if (i >= n_inputs && build_tensor(b, i - n_inputs)->kind == TENSOR_WEIGHT) continue;
     const char *other =
         i < n_inputs ? b->model->inputs[i].name : build_tensor(b, i - n_inputs)->name;
-    int distance = conf_distance(name, other);
-    if (distance >= best_distance || distance >= (int)strlen(name)) continue;
+    int distance = conf_distance_within(name, bytes, other, strlen(other), best_distance - 1);
+    if (distance >= best_distance || distance >= (int)bytes) continue;
     best_distance = distance;
     best = other;
   }

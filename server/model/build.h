@@ -37,6 +37,9 @@ struct builder {
   int n_broken;
 };
 
+// A step may have made a tensor of a name that cannot be known: no name is missed from here on.
+void build_forgive_names(struct builder *b);
+
 // ---- build.c: names, tensors, weights, nodes ------------------------------------------------
 // `{i}`, `{i+1}`, `{i-1}` in `text` replaced by the counters of the repeats around; into
 // out[LIMIT_NAME_BYTES].

@@ -224,10 +224,13 @@ static void read_output(struct loader *l, const struct conf_node *node) {
   }
   if (id >= 0) id = wire_tensor(l, node, id, out->dtype);
   if (id < 0) return;
-  for (int32_t i = 0; i < model->n_outputs; i++)
-    if (strcmp(model->outputs[i].name, out->name) == 0 || model->graph.outputs[i] == id)
-      conf_fail(l->report, node, "output \"%s\" already %s", model->outputs[i].name,
-                model->graph.outputs[i] == id ? "is this tensor" : "exists");
+  int32_t same = 0;
+  while (same < model->n_outputs && strcmp(model->outputs[same].name, out->name) != 0 &&
+         model->graph.outputs[same] != id)
+    same++;
+  if (same < model->n_outputs)
+    conf_fail(l->report, node, "output \"%s\" already %s", model->outputs[same].name,
+              model->graph.outputs[same] == id ? "is this tensor" : "exists");
   output_shape(l, node, &model->graph.tensors[id], out);
   model->graph.outputs[model->n_outputs++] = id;
   model->graph.n_outputs = model->n_outputs;
@@ -249,9 +252,15 @@ static void read_outputs(struct loader *l) {
 
 static void read_graph(struct loader *l) {
   const struct conf_node *list = conf_need(l->report, l->root, "graph");
-  if (list == NULL || !conf_is_list(l->report, list)) return;
+  if (list == NULL || !conf_is_list(l->report, list)) {
+    build_forgive_names(l->build);
+    return;
+  }
   l->model->graph.has_sequences = l->model->has_sequences;
-  if (list->n_items == 0) conf_fail(l->report, list, "expected at least one step");
+  if (list->n_items == 0) {
+    conf_fail(l->report, list, "expected at least one step");
+    build_forgive_names(l->build);
+  }
   build_steps(l->build, list);
 }
 

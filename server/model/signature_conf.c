@@ -116,9 +116,11 @@ static void read_input(struct builder *b, const struct conf_node *node, struct d
   in->role = (enum input_role)role;
   if (b->report->n_errors == errors) doubt->shapeless = !role_fits(b, node, in);
   check_optional(b, node, in);
-  for (const struct signature_tensor *other = b->model->inputs; other < in; other++)
-    if (in->name[0] != '\0' && strcmp(other->name, in->name) == 0)
-      conf_fail(b->report, node, "a second input \"%s\"", in->name);
+  const struct signature_tensor *other = b->model->inputs;
+  while (other < in && strcmp(other->name, in->name) != 0)
+    other++;
+  if (other < in && in->name[0] != '\0')
+    conf_fail(b->report, node, "a second input \"%s\"", in->name);
   if (in->per_token) b->model->has_sequences = true;
   doubt->nameless = in->name[0] == '\0';
   doubt->broken = b->report->n_errors != errors;
@@ -146,10 +148,6 @@ static void check_inputs(struct builder *b, const struct conf_node *list) {
   b->rows_unknown = n_shaping != 0 && !sequences;
 }
 
-static void forgive_names(struct builder *b) {
-  b->n_broken = BUILD_BROKEN; // with so many, none is missed
-}
-
 // What steps may know: nothing of a broken input, and nothing of any where nobody can say whether
 // rows are tokens.
 static void settle(struct builder *b, const struct doubt *doubts, const struct conf_node *list) {
@@ -159,7 +157,7 @@ static void settle(struct builder *b, const struct doubt *doubts, const struct c
     broken |= doubts[i].broken;
     shapeless |= doubts[i].shapeless;
     sequences |= !doubts[i].broken && in->per_token && in->role == ROLE_DATA;
-    if (doubts[i].nameless) forgive_names(b);
+    if (doubts[i].nameless) build_forgive_names(b);
   }
   b->rows_unknown = shapeless && !sequences;
   if (!broken) check_inputs(b, list);
@@ -172,13 +170,13 @@ void signature_read_inputs(struct builder *b, const struct conf_node *root) {
   struct doubt doubts[LIMIT_MODEL_INPUTS];
   b->rows_unknown = true;
   if (list == NULL || !conf_is_list(b->report, list)) {
-    forgive_names(b);
+    build_forgive_names(b);
     return;
   }
   if (list->n_items < 1 || list->n_items > LIMIT_MODEL_INPUTS) {
     conf_fail(b->report, list, "expected 1 to %d inputs, found %d", LIMIT_MODEL_INPUTS,
               list->n_items);
-    forgive_names(b);
+    build_forgive_names(b);
     return;
   }
   for (int i = 0; i < list->n_items; i++)

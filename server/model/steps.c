@@ -301,15 +301,23 @@ static bool counter_is_free(struct builder *b, const struct conf_node *at, const
   return true;
 }
 
-static void mark_broken(struct builder *b, const struct conf_node *step) {
+// Remembers the name of what a broken step would have made. `keys`: those that the step has.
+static void mark_broken(struct builder *b, const struct conf_node *step, const char *keys) {
   const struct conf_node *out = step->kind == CONF_MAP ? conf_find(step, "out") : NULL;
   const char *text;
   struct conf_report silent = {0};
-  if (out == NULL || b->n_broken == BUILD_BROKEN) return;
-  if (!conf_text(&silent, out, LIMIT_NAME_BYTES, false, &text)) return;
+  if (b->n_broken == BUILD_BROKEN) return;
+  if (out == NULL) { // a key that it does not have may be a misspelt `out`
+    if (step->kind == CONF_MAP && !conf_check_keys(&silent, step, keys)) build_forgive_names(b);
+    return;
+  }
   struct conf_report *report = b->report;
   b->report = &silent;
-  if (build_expand(b, out, text, b->broken[b->n_broken])) b->n_broken++;
+  if (conf_text(&silent, out, LIMIT_NAME_BYTES, false, &text) &&
+      build_expand(b, out, text, b->broken[b->n_broken]))
+    b->n_broken++;
+  else
+    build_forgive_names(b);
   b->report = report;
 }
 
@@ -321,29 +329,44 @@ static void mark_rest(struct builder *b, const char *as, int32_t from, int32_t t
   for (int32_t i = from; i < times && b->n_broken != before; i++) {
     before = b->n_broken;
     b->scopes[scope].value = i;
-    for (int s = 0; s < body->n_items; s++)
-      if (body->items[s]->kind == CONF_MAP && body->items[s]->n_items == 1)
-        mark_broken(b, body->items[s]->items[0]);
+    for (int s = 0; s < body->n_items; s++) {
+      const struct conf_node *item = body->items[s];
+      if (item->kind != CONF_MAP || item->n_items != 1) continue;
+      const struct conf_node *step = item->items[0];
+      if (strcmp(step->key, "repeat") == 0)
+        build_forgive_names(b); // nobody counts what it would have made
+      else if (conf_find(step, "out") != NULL)
+        mark_broken(b, step, "");
+    }
   }
   b->n_scopes--;
 }
 
-static int32_t step_repeat(struct builder *b, const struct conf_node *step) {
+// The steps of a repeat and its counter's name; NULL: reported.
+static const struct conf_node *repeat_body(struct builder *b, const struct conf_node *step,
+                                           const char **as) {
   const struct conf_node *body = conf_need(b->report, step, "body"),
-                         *as_node = conf_find(step, "as"),
-                         *times_node = conf_need(b->report, step, "times");
-  const char *as = "i";
-  int32_t times = read_int(b, step, "times", LIMIT_REPEAT, 1);
-  if (as_node != NULL && !conf_text(b->report, as_node, 32, false, &as)) return BUILD_UNKNOWN;
+                         *as_node = conf_find(step, "as");
+  if (as_node != NULL && !conf_text(b->report, as_node, 32, false, as)) return NULL;
   if (b->n_scopes == BUILD_SCOPES) {
     conf_fail(b->report, step, "repeats nested more than %d deep", BUILD_SCOPES);
-    return BUILD_UNKNOWN;
+    return NULL;
   }
   if (body == NULL || !conf_is_list(b->report, body) ||
-      !counter_is_free(b, as_node != NULL ? as_node : step, as))
-    return BUILD_UNKNOWN;
-  if (body->n_items == 0) { // nested empty repeats would count to 2^40 for nothing
-    conf_fail(b->report, body, "expected at least one step");
+      !counter_is_free(b, as_node != NULL ? as_node : step, *as))
+    return NULL;
+  if (body->n_items != 0) return body;
+  conf_fail(b->report, body, "expected at least one step"); // nested, they would count to 2^40
+  return NULL;
+}
+
+static int32_t step_repeat(struct builder *b, const struct conf_node *step) {
+  const struct conf_node *times_node = conf_need(b->report, step, "times");
+  const char *as = "i";
+  int32_t times = read_int(b, step, "times", LIMIT_REPEAT, 1);
+  const struct conf_node *body = repeat_body(b, step, &as);
+  if (body == NULL) {
+    build_forgive_names(b);
     return BUILD_UNKNOWN;
   }
   int errors = b->report->n_errors, s = b->n_scopes++;
@@ -445,13 +468,16 @@ static int32_t run_step(struct builder *b, const struct conf_node *args, const c
   int i = 0;
   while (i < N_STEPS && strcmp(steps[i].word, word) != 0)
     i++;
-  if (i == N_STEPS && op == OP_INVALID) {
-    unknown_step(b, args, word, key);
-    return BUILD_UNKNOWN;
-  }
   const char *keys = i < N_STEPS ? steps[i].keys : "in|out";
-  if (args->kind == CONF_MAP && !conf_check_keys(b->report, args, keys)) return BUILD_UNKNOWN;
-  return i < N_STEPS ? steps[i].build(b, args) : plain(b, args, op, (struct node_attrs){0}, true);
+  int32_t made = BUILD_UNKNOWN;
+  if (i == N_STEPS && op == OP_INVALID) {
+    keys = "in|weights|weight|bias|features"; // what else it has may be a misspelt `out`
+    unknown_step(b, args, word, key);
+  } else if (args->kind != CONF_MAP || conf_check_keys(b->report, args, keys)) {
+    made = i < N_STEPS ? steps[i].build(b, args) : plain(b, args, op, (struct node_attrs){0}, true);
+  }
+  if (made < 0) mark_broken(b, args, keys);
+  return made;
 }
 
 static bool may_go_on(struct builder *b, const struct conf_node *item) {
@@ -466,7 +492,7 @@ static void build_step(struct builder *b, const struct conf_node *item) {
   const struct conf_node *args = step_arguments(b, item, &word);
   bool run = args != NULL && may_go_on(b, item);
   b->current = run ? run_step(b, args, word, item->kind == CONF_MAP) : BUILD_UNKNOWN;
-  if (b->current < 0 && args != NULL) mark_broken(b, args);
+  if (!run && item->kind != CONF_SCALAR) build_forgive_names(b);
 }
 
 void build_steps(struct builder *b, const struct conf_node *list) {

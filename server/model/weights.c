@@ -98,17 +98,19 @@ static bool is_tail(const char *text, const char *tail) {
 
 static enum status not_there(const struct weights *weights, const char *name, struct error *err) {
   const char *best = NULL;
-  int best_distance = CONF_FAR;
+  size_t bytes = strlen(name);
+  int best_distance = 3 + (int)bytes / 4; // farther than any that is near
   for (int32_t i = 0; i < safetensors_count(weights->file) && i < LIMIT_WEIGHTS; i++) {
     const char *other = safetensors_at(weights->file, i)->name;
-    int distance = is_tail(other, name) || is_tail(name, other) ? 0 : conf_distance(name, other);
+    int distance = is_tail(other, name) || is_tail(name, other)
+                       ? 0
+                       : conf_distance_within(name, bytes, other, strlen(other), best_distance - 1);
     if (distance >= best_distance) continue;
     best_distance = distance;
     best = other;
   }
-  bool near = best != NULL && best_distance <= 2 + (int)strlen(name) / 4;
   return error_set(err, STATUS_NOT_FOUND, "weight \"%s\" is not in the weights file%s%.200s%s%s",
-                   name, near ? "; the nearest is \"" : "", near ? best : "", near ? "\"" : "",
+                   name, best ? "; the nearest is \"" : "", best ? best : "", best ? "\"" : "",
                    is_tail(name, "bias") ? "; `bias: false` says that there is none" : "");
 }
 

@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/copy.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "obs/metrics.h"
 #include <inttypes.h>
 #include <string.h>
@@ -111,21 +112,6 @@ void grpc_prefix_write(uint8_t out[GRPC_PREFIX_BYTES], uint32_t message_bytes) {
 
 // ---- grpc-message ----
 
-// Length of the well-formed UTF-8 character at `text`, or 0. NUL-terminated, so that a cut
-// character ends at the NUL.
-static size_t utf8_char_bytes(const uint8_t *text) {
-  uint8_t first = text[0];
-  if (first < 0x80) return 1;
-  size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4) return 0;
-  for (size_t i = 1; i < bytes; i++)
-    if ((text[i] & 0xC0) != 0x80) return 0;
-  bool overlong = (first == 0xE0 && text[1] < 0xA0) || (first == 0xF0 && text[1] < 0x90);
-  bool outside = (first == 0xED && text[1] > 0x9F) ||
-                 (first == 0xF4 && text[1] > 0x8F); // surrogates, > U+10FFFF
-  return overlong || outside ? 0 : bytes;
-}
-
 static size_t encode_byte(uint8_t byte, uint8_t *out) {
   static const char hex[] = "0123456789ABCDEF";
   if (byte >= 0x20 && byte <= 0x7E && byte != '%') {
@@ -143,7 +129,7 @@ size_t grpc_message_encode(const char *text, uint8_t out[GRPC_MESSAGE_ENCODED_BY
   const uint8_t *at = (const uint8_t *)text;
   size_t n = 0, taken = 0;
   while (*at) {
-    size_t bytes = utf8_char_bytes(at);
+    size_t bytes = utf8_bytes(at, 4);
     const uint8_t *from = bytes ? at : replacement;
     size_t from_bytes = bytes ? bytes : sizeof replacement;
     if (taken + from_bytes > GRPC_MESSAGE_MAX_BYTES) break;

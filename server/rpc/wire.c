@@ -2,6 +2,7 @@
 // over fields and a switch over (number, wire type), in which a wrong wire type falls into
 // `default` and is skipped like any unknown field.
 #include "rpc/wire.h"
+#include "base/utf8.h"
 
 #include <string.h>
 
@@ -115,20 +116,6 @@ static struct reader reader_of(struct slice bytes) {
   return (struct reader){bytes.data, bytes.data + bytes.bytes};
 }
 
-// Length of the sequence at `at` (1..4), 0 when it is not UTF-8 (overlong, surrogate, past
-// U+10FFFF, cut short).
-static size_t utf8_sequence(const uint8_t *at, const uint8_t *end) {
-  uint8_t lead = at[0];
-  if (lead < 0x80) return 1;
-  size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || (size_t)(end - at) < bytes) return 0;
-  for (size_t i = 1; i < bytes; i++)
-    if ((at[i] & 0xc0) != 0x80) return 0;
-  if ((lead == 0xe0 && at[1] < 0xa0) || (lead == 0xed && at[1] > 0x9f)) return 0;
-  if ((lead == 0xf0 && at[1] < 0x90) || (lead == 0xf4 && at[1] > 0x8f)) return 0;
-  return bytes;
-}
-
 bool wire_utf8(struct slice text) {
   const uint8_t *at = text.data, *end = text.data + text.bytes;
   while (at < end) {
@@ -137,7 +124,7 @@ bool wire_utf8(struct slice text) {
       at += 8;
       continue;
     }
-    size_t bytes = utf8_sequence(at, end);
+    size_t bytes = utf8_bytes(at, (size_t)(end - at));
     if (bytes == 0) return false;
     at += bytes;
   }

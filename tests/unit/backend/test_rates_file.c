@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -93,6 +94,7 @@ static void what_is_not_such_a_file_changes_nothing(void **state) {
       "fusewire rates 4\ncopy\n",
       "fusewire rates 4\nshape 8 8 32 fp32 fp32 gelu 1\n",
       "fusewire rates 4\nshape 8 8 32 fp32 fp64 gelu 1 2\n",
+      "fusewire rates 4\nshape 8 8 32 fp32 fp32 gelu 12 22", // cut short, perhaps within a number
       "fusewire rates 4\nshape 0 8 32 fp32 fp32 gelu 1 2\n",
       "fusewire rates 4\nshape 8 8 32 fp32 fp32 gelu inf 2\n",
       "fusewire rates 4\nshape 8 8 32 fp32 fp32 "
@@ -111,6 +113,19 @@ static void what_is_not_such_a_file_changes_nothing(void **state) {
   static const char zero[] = "fusewire rates 4\nco\0py 1\n";
   assert_int_equal(device_facts_parse(zero, sizeof zero - 1, &facts, NULL),
                    STATUS_INVALID_ARGUMENT);
+}
+
+static void what_is_no_file_is_not_opened(void **state) {
+  (void)state;
+  char folder[] = "/tmp/fusewire-rates-XXXXXX", path[256];
+  assert_non_null(mkdtemp(folder));
+  assert_true(device_facts_path(folder, "x", path, sizeof path));
+  assert_int_equal(mkfifo(path, 0600), 0);
+  struct error err;
+  assert_int_equal(device_facts_read(path, &facts, &err), STATUS_INVALID_ARGUMENT);
+  assert_non_null(strstr(err.message, "x.rates: not a regular file"));
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(rmdir(folder), 0);
 }
 
 static void file_is_replaced_as_a_whole(void **state) {
@@ -141,6 +156,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {TEST(text_comes_back), TEST(shapes_alone_leave_the_defaults),
                                      TEST(what_is_not_such_a_file_changes_nothing),
+                                     TEST(what_is_no_file_is_not_opened),
                                      TEST(file_is_replaced_as_a_whole)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

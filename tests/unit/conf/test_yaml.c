@@ -308,7 +308,7 @@ static void errors_beyond_the_limit_are_counted_only(void **state) {
   struct conf_report report;
   struct conf_doc *doc = parse(&report, "v: 1\n");
   for (int i = 0; i < LIMIT_CONF_ERRORS + 50; i++)
-    conf_fail(&report, conf_root(doc), "again");
+    conf_fail(&report, conf_root(doc), "number %d", i);
   assert_int_equal(collected.n, LIMIT_CONF_ERRORS);
   assert_int_equal(report.n_errors, LIMIT_CONF_ERRORS + 50);
   conf_free(doc);

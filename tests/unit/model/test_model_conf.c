@@ -570,6 +570,79 @@ static void one_mistake_does_not_hide_the_next_nor_repeat_itself(void **state) {
                 "\"h.3\"\n");
 }
 
+static void what_a_broken_step_makes_is_not_missed(void **state) {
+  (void)state;
+  static const char behind[] = "  - relu: {in: h, out: k}\n  - gelu: {form: erv, out: y}\n";
+  static const char erv[] =
+      "gelu.form: expected one of erf, tanh, found erv; did you mean \"erf\"?\n";
+  static const struct {
+    const char *step, *mistake;
+  } cases[] = {
+      {"linear: {weights: l, features: 4, ot: h}",
+       "5:39: graph[0].linear.ot: unknown key \"ot\"; did you mean \"out\"?\n"},
+      {"liner: {weights: l, output: h}",
+       "5:5: graph[0].liner: unknown op or block \"liner\"; did you mean \"linear\"?\n"},
+      {"relu: {out: [h]}", "5:17: graph[0].relu.out: expected text, found a list\n"},
+      {"relu: [h]", "5:11: graph[0].relu: expected a map (key: value), found a list\n"},
+      {"{op: relu, out: h}", "5:5: graph[0]: expected one op or block, as in \"- linear: {weights: "
+                             "a}\", found a map of several keys\n"},
+      {"repeat: {times: 2, bdy: [{relu: {out: h}}]}",
+       "5:24: graph[0].repeat.bdy: unknown key \"bdy\"; did you mean \"body\"?\n"},
+      {"repeat: {times: 2, body: {relu: {out: h}}}",
+       "5:30: graph[0].repeat.body: expected a list, found a map\n"},
+      {"repeat: {times: 2, as: \"{j}\", body: [{relu: {out: h}}]}",
+       "5:28: graph[0].repeat.as: expected a word, found \"{j}\"\n"},
+      {"repeat: {times: 2, body: [{relu: {in: nothing}}, {repeat: {times: 2, as: j, body: [{relu: "
+       "{out: h}}]}}]}",
+       "5:43: graph[0].repeat.body[0].relu.in: no input and no output of an earlier step is called "
+       "\"nothing\"\n"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char steps[400], errors[400];
+    snprintf(steps, sizeof steps, "  - %s\n%s", cases[i].step, behind);
+    snprintf(errors, sizeof errors, "%s7:18: graph[2].%s", cases[i].mistake, erv);
+    refuses_steps(steps, errors);
+  }
+  // Nor is what a graph would have made that nobody found.
+  refuses(
+      "name: m\ninputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\ngrap: [{relu: {out: y}}]\n"
+      "outputs: [y]\n",
+      "3:1: grap: unknown key \"grap\"; did you mean \"graph\"?\n1:1: key \"graph\" is missing\n");
+}
+
+static void a_mistake_is_told_once(void **state) {
+  (void)state;
+  refuses_steps("  - &step {gelu: {form: erv}}\n  - *step\n  - relu: {out: y}\n  - *step\n",
+                "5:25: graph[0].gelu.form: expected one of erf, tanh, found erv; did you mean "
+                "\"erf\"?\n");
+  refuses("name: m\ninputs:\n  - {name: x, dtype: fp32, shape: [batch, 4]}\n"
+          "  - {name: x, dtype: fp32, shape: [batch, 4]}\n"
+          "  - {name: x, dtype: fp32, shape: [batch, 4]}\n"
+          "graph: [{relu: {out: y}}]\noutputs: [y]\n",
+          "4:5: inputs[1]: a second input \"x\"\n5:5: inputs[2]: a second input \"x\"\n");
+  refuses(
+      "name: m\ninputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\ngraph: [{relu: {out: y}}]\n"
+      "outputs: [y, {name: z, from: y}, {name: u, from: y}]\n",
+      "4:14: outputs[1]: output \"y\" already is this tensor\n"
+      "4:34: outputs[2]: output \"y\" already is this tensor\n");
+}
+
+// What is shown goes to a terminal: no escape sequences of a file's, no half characters.
+static void messages_are_printable(void **state) {
+  (void)state;
+  refuses_steps(
+      "  - \"a\\e[31m\\n\\x9b\\u00e9\"\n  - relu: {out: y}\n",
+      "5:5: graph[0]: unknown op or block \"a?[31m???\u00e9\"; docs/MODELS.md lists them\n");
+  char steps[400], errors[400], name[200] = "", shown[200] = "";
+  for (int i = 0; i < 60; i++)
+    strcat(name, i == 0 ? "a" : "\u00e9");
+  snprintf(shown, sizeof shown, "%.99s?", name); // 100 bytes end within a character
+  snprintf(steps, sizeof steps, "  - %s\n  - relu: {out: y}\n", name);
+  snprintf(errors, sizeof errors,
+           "5:5: graph[0]: unknown op or block \"%s\"; docs/MODELS.md lists them\n", shown);
+  refuses_steps(steps, errors);
+}
+
 static void a_file_without_keys_says_what_it_wants(void **state) {
   (void)state;
   const char *wanted = "the file has no keys; expected \"name\", \"inputs\", \"graph\" and "
@@ -695,6 +768,9 @@ int main(void) {
       cmocka_unit_test(sequence_limits_must_fit),
       cmocka_unit_test(step_mistakes),
       cmocka_unit_test(one_mistake_does_not_hide_the_next_nor_repeat_itself),
+      cmocka_unit_test(what_a_broken_step_makes_is_not_missed),
+      cmocka_unit_test(a_mistake_is_told_once),
+      cmocka_unit_test(messages_are_printable),
       cmocka_unit_test(a_file_without_keys_says_what_it_wants),
       cmocka_unit_test(ten_thousand_mistakes_take_no_time),
       cmocka_unit_test(heads_must_divide),
