@@ -315,6 +315,7 @@ static int run_levels(struct bench *bench) {
   for (int i = 0; i < bench->options.n_levels && status == STATUS_OK && !interrupted; i++) {
     status = run_level(bench, i, &method, &err);
   }
+  bench->report.cut_short = status != STATUS_OK;
   const int code = write_reports(bench);
   if (status == STATUS_OK) return code;
   command_failure("the run was cut short", &err);

@@ -1,4 +1,5 @@
 // fusewire: the bundled client. Finds the command and hands over.
+#include "base/streams.h"
 #include "client/commands.h"
 #include <errno.h>
 #include <stdio.h>
@@ -46,6 +47,7 @@ static int finish(int code) {
 }
 
 int main(int argc, char **argv) {
+  streams_hold();
   if (argc < 2) {
     print_usage(stderr);
     return EXIT_USAGE;

@@ -150,8 +150,12 @@ malformed:
 
 enum status npy_parse(struct slice file, struct infer_tensor *out, struct slice *data,
                       struct error *err) {
-  if (file.bytes < 10 || memcmp(file.data, NPY_MAGIC, 6) != 0) {
+  if (file.bytes < 6 || memcmp(file.data, NPY_MAGIC, 6) != 0) {
     return error_set(err, STATUS_INVALID_ARGUMENT, "not an .npy file (no \\x93NUMPY at its start)");
+  }
+  if (file.bytes < 10) {
+    return error_set(err, STATUS_INVALID_ARGUMENT, ".npy of %zu bytes has no whole header",
+                     file.bytes);
   }
   const int major = file.data[6];
   size_t prefix = 10;

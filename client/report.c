@@ -228,6 +228,7 @@ int report_gaps(const struct report *report, FILE *out) {
     n += level_gaps(report, &report->levels[i], out);
   if (report->n_levels < report->n_asked)
     n += gap(out, "%d of %d runs were made", report->n_levels, report->n_asked);
+  n += report->cut_short; // whoever lost the server says so, with the reason
   return n;
 }
 

@@ -29,6 +29,7 @@ struct report {
   struct difference difference; // A/B: of the answers, compared before the runs
   struct level levels[SPEC_LIST_MAX];
   int n_levels;
+  bool cut_short; // by a server that was lost
 };
 
 void report_table(struct report *report, FILE *out); // percentiles sort samples: not const
@@ -40,7 +41,7 @@ MUST_USE enum status report_html(struct report *report, const char *path, struct
 void report_errors(const struct report *report, FILE *out);
 // What was asked for and is not in the report though no call failed for it: runs and calls that an
 // interrupt left out, a run in which no call ended in time, answers that were not compared, A/B
-// with too few pairs for an interval. A line for each to `out` (NULL: only count); how many. The
+// with too few pairs for an interval, a run that was cut short. A line for each to `out` (NULL: only count); how many. The
 // caller has failures from the results.
 int report_gaps(const struct report *report, FILE *out);
 

@@ -2,11 +2,12 @@
 import os
 import re
 import struct
+import subprocess
 import tempfile
 import unittest
 
 from harness import safetensors_file, tiny_bert
-from harness.daemon import check
+from harness.daemon import READY_SECONDS, check, daemon_path
 from harness.run import ROOT
 
 BLOCK = """name: block
@@ -111,6 +112,16 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(code, 0, output)
 
     # ---- model and server files ------------------------------------------------------------------
+    def test_what_is_printed_must_arrive(self):
+        model = self.write("block.yaml", BLOCK)
+        for arguments in (["--check", model], ["--help"], ["--version"], ["--print-config"]):
+            for to in (">/dev/full", ">&-"):
+                with self.subTest(arguments=arguments, to=to):
+                    done = subprocess.run(["sh", "-c", f'exec "$@" {to}', "sh", daemon_path(), *arguments],
+                                          capture_output=True, text=True, timeout=READY_SECONDS)
+                    self.assertEqual(done.returncode, 1, done.stderr)
+                    self.assertIn("error: standard output cannot be written: ", done.stderr)
+
     def test_every_fault_of_a_model_file_has_its_place(self):
         for name, (old, new, line, words) in MODEL_FAULTS.items():
             with self.subTest(name):

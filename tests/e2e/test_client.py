@@ -143,11 +143,11 @@ class ClientTest(unittest.TestCase):
             self.assertNotIn("UNKNOWN", done.stderr)
         for arguments in (["models"], ["infer", "block"], ["explain", "block"], ["audit"],
                           ["bench", "block", "--requests", "1"]):
-            with open("/dev/full", "w") as full:
-                done = subprocess.run([client_path(), *arguments, "--url", self.daemon.address], stdout=full,
-                                      stderr=subprocess.PIPE, text=True, timeout=120)
-            self.assertEqual(done.returncode, 1, arguments)
-            self.assertIn("standard output: cannot write: No space left on device", done.stderr)
+            for to, why in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
+                done = subprocess.run(["sh", "-c", f'exec "$@" {to}', "sh", client_path(), *arguments,
+                                       "--url", self.daemon.address], stderr=subprocess.PIPE, text=True, timeout=120)
+                self.assertEqual(done.returncode, 1, (arguments, done.stderr))
+                self.assertIn(f"standard output: cannot write: {why}", done.stderr)
 
     # ---- bench -----------------------------------------------------------------------------------
     def bench(self, *arguments):

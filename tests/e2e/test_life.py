@@ -103,6 +103,17 @@ class LifeTest(unittest.TestCase):
             self.assertLess(busy, 0.2, "an idle daemon burns a core")
         daemon.stop()
 
+    def test_streams_that_are_closed_are_nobody_elses(self):
+        command = ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", daemon_path()]
+        daemon = Daemon([self.model_file("block")], {"log": {"requests": "all"}}, command=command).start()
+        self.addCleanup(daemon.kill)
+        with Client(daemon) as client:
+            for _ in range(20):  # each a line of the log
+                self.assertTrue(client.infer(block_request(), timeout=scaled(30)))
+        for stream in (0, 2):
+            self.assertEqual(os.readlink(f"/proc/{daemon.process.pid}/fd/{stream}"), "/")
+        daemon.stop()
+
     def test_a_port_in_use_is_a_clear_error(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))

@@ -192,6 +192,9 @@ static void what_is_missing_is_told(void **state) {
   report.ab = false; // the rest is of A/B only
   first->pairs.n = 0;
   assert_string_equal(gaps(0), "");
+  report.cut_short = true; // the caller says why
+  assert_string_equal(gaps(1), "");
+  report.cut_short = false;
 }
 
 static void axes_end_at_round_numbers(void **state) {
