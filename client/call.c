@@ -1,4 +1,5 @@
 #include "client/call.h"
+#include "base/utf8.h"
 #include "client/pb.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -73,8 +74,10 @@ static size_t whole_characters(const char *out, size_t n) {
 }
 
 void call_tame(char *text) {
+  char *const start = text;
   for (; *text; text++)
     if ((uint8_t)*text < 0x20 || *text == 0x7f) *text = ' ';
+  utf8_make_printable(start);
 }
 
 void call_percent_decode(struct slice text, char *out, size_t out_bytes) {

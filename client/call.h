@@ -59,7 +59,8 @@ void call_header(struct call *call, struct slice name, struct slice value);
 void call_conclude(struct call *call, uint32_t http2_error);
 // Milliseconds or finer, at most 8 digits: "1500m", "250000u". 0 or less gives "".
 void call_timeout_text(int64_t timeout_ns, char out[24]);
-// A server's text on its way to a terminal: control characters become spaces, in place.
+// A server's text on its way to a terminal: control characters become spaces, and
+// what is no UTF-8 (or one of U+0080..U+009F) "?", in place.
 void call_tame(char *text);
 // `text` with %XX undone into out (cut at a UTF-8 boundary).
 void call_percent_decode(struct slice text, char *out, size_t out_bytes);

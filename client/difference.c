@@ -1,4 +1,5 @@
 #include "client/difference.h"
+#include "client/call.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -83,15 +84,20 @@ static void add_tensor(struct difference_output *out, const struct reply_output 
   samples_add(&out->relative, relative);
 }
 
+static void keep_name(struct difference_output *out, struct slice name) {
+  const size_t room = sizeof out->name - 1, bytes = name.bytes < room ? name.bytes : room;
+  if (bytes) memcpy(out->name, name.data, bytes);
+  out->name[bytes] = '\0';
+  call_tame(out->name);
+}
+
 bool difference_add(struct difference *difference, const struct reply *a, const struct reply *b) {
   const bool first = difference->n_requests == 0;
   bool same = a->n_outputs == b->n_outputs && (first || a->n_outputs == difference->n_outputs);
   for (int i = 0; i < a->n_outputs && same; i++) {
     const struct reply_output *output = &a->outputs[i];
     struct difference_output *out = &difference->outputs[i];
-    if (first)
-      snprintf(out->name, sizeof out->name, "%.*s", (int)(output->name.bytes & 0xff),
-               (const char *)output->name.data);
+    if (first) keep_name(out, output->name);
     same = same_form(output, &b->outputs[i]);
   }
   if (!same) {

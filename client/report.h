@@ -41,8 +41,8 @@ MUST_USE enum status report_html(struct report *report, const char *path, struct
 void report_errors(const struct report *report, FILE *out);
 // What was asked for and is not in the report though no call failed for it: runs and calls that an
 // interrupt left out, a run in which no call ended in time, answers that were not compared, A/B
-// with too few pairs for an interval, a run that was cut short. A line for each to `out` (NULL: only count); how many. The
-// caller has failures from the results.
+// with too few pairs for an interval, a run that was cut short. A line for each to `out` (NULL:
+// only count); how many. The caller has failures from the results.
 int report_gaps(const struct report *report, FILE *out);
 
 // Shared by the writers.

@@ -45,6 +45,21 @@ static void both_measures_of_known_vectors(void **state) {
   assert_int_equal(difference.n_requests, 2);
 }
 
+static void a_name_is_kept_for_a_terminal(void **state) {
+  (void)state;
+  const float value = 1;
+  char name[300];
+  memset(name, 'n', sizeof name);
+  memcpy(name, "\x1b[2J\xff", 5);
+  struct reply replies[2] = {answer(TYPE_FP32, &value, 1), answer(TYPE_FP32, &value, 1)};
+  replies[0].outputs[0].name = replies[1].outputs[0].name =
+      (struct slice){(const uint8_t *)name, sizeof name};
+  assert_true(difference_add(&difference, &replies[0], &replies[1]));
+  const char *kept = difference.outputs[0].name;
+  assert_int_equal(strlen(kept), sizeof difference.outputs[0].name - 1);
+  assert_int_equal(strncmp(kept, " [2J?nnn", 8), 0);
+}
+
 static void every_type_of_number_is_read(void **state) {
   (void)state;
   static const struct {
@@ -112,9 +127,9 @@ static void answers_of_other_forms_are_not_compared(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(both_measures_of_known_vectors),          TEST(every_type_of_number_is_read),
-      TEST(what_is_not_finite_is_counted_apart),     TEST(a_difference_from_nothing_is_infinite),
-      TEST(answers_of_other_forms_are_not_compared),
+      TEST(both_measures_of_known_vectors),        TEST(a_name_is_kept_for_a_terminal),
+      TEST(every_type_of_number_is_read),          TEST(what_is_not_finite_is_counted_apart),
+      TEST(a_difference_from_nothing_is_infinite), TEST(answers_of_other_forms_are_not_compared),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
