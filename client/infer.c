@@ -219,7 +219,7 @@ static int run(const struct infer_options *o, struct net *net, struct payload_se
   if (status == STATUS_OK) return EXIT_ALL_OK;
   if (local) return command_local_failure("infer", &err);
   const int code = command_failure("infer", &err);
-  if (status == STATUS_INVALID_ARGUMENT && !o->inputs.n)
+  if (status == STATUS_INVALID_ARGUMENT && !o->inputs.n && strstr(err.message, "input \""))
     fprintf(stderr,
             "The request was synthetic: --tokens %" PRId64 ", --batch %" PRId64
             ", ids up to --max-id %" PRId64 ".\n",

@@ -394,6 +394,8 @@ static void finish(struct load *load, int64_t now) {
       result->n_unsent += phases_send(&load->phases, scheduled) == PHASE_MEASURE;
     }
   }
+  if (load->window_end_ns != CLOCK_NEVER && load->window_end_ns > now)
+    load->window_end_ns = now; // every connection was lost before
   const bool by_count = load->options->requests > 0;
   const int64_t end = by_count || load->options->slice_calls || load->window_end_ns == CLOCK_NEVER
                           ? load->last_done_ns

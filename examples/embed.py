@@ -60,7 +60,10 @@ def main():
         arguments.error("no sentence to embed: give some as arguments, or one a line on standard input")
     encoded = open_tokenizer(given.tokenizer).encode_batch(sentences)
     client = triton.InferenceServerClient(given.server)
-    vectors, cost = embed(client, given.model, *pad([e.ids[:sum(e.attention_mask)] for e in encoded]))
+    try:
+        vectors, cost = embed(client, given.model, *pad([e.ids[:sum(e.attention_mask)] for e in encoded]))
+    except triton.InferenceServerException as error:
+        sys.exit(f"{given.server}: {error}")
     likeness = vectors @ vectors.T
     np.fill_diagonal(likeness, -1)
     for row, sentence in enumerate(sentences):

@@ -197,8 +197,9 @@ struct model *model_find(struct api *api, struct slice name, struct slice versio
   if (model) return model;
   const struct registry_entry *known = known_entry(api, name, version);
   if (known) {
-    *status = error_set(err, STATUS_UNAVAILABLE, "model \"%s\" version %s does not serve: %s %s",
-                        known->name, known->version, model_state_name(known->state), known->reason);
+    *status = error_set(err, STATUS_UNAVAILABLE, "model \"%s\" version %s does not serve: %s%s%s",
+                        known->name, known->version, model_state_name(known->state),
+                        known->reason[0] ? ", " : "", known->reason);
     return NULL;
   }
   if (version.bytes > 0 &&

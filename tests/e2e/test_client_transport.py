@@ -8,6 +8,7 @@ import tempfile
 import time
 import unittest
 
+import grpc
 import numpy as np
 from harness.authority import Authority, openssl
 from harness.daemon import Daemon, client_path
@@ -82,6 +83,34 @@ class ClientTransportTest(unittest.TestCase):
                                "--requests", "300", "--concurrency", "8", "--connections", "2")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(json.loads(done.stdout)["levels"][0]["variants"][0]["ok"], 300)
+
+    # ---- a server that goes away, models that do not serve -----------------------------------------
+    def test_a_load_test_whose_server_dies_counts_until_then(self):
+        daemon = self.start({})
+        command = [client_path(), "bench", "echo", "--url", daemon.address, "--quiet", "--json", "-", "--tokens", "4",
+                   "--warmup", "0s", "--duration", "600s"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+            time.sleep(1)
+            daemon.kill()
+            out, err = bench.communicate(timeout=120)
+        self.assertEqual(bench.returncode, 3, err)
+        level = json.loads(out)["levels"][0]
+        self.assertLess(level["seconds"], 300)  # not the 600 that were asked for
+        self.assertAlmostEqual(level["variants"][0]["calls_per_s"] * level["seconds"], level["variants"][0]["ok"], delta=1)
+
+    def test_models_goes_on_behind_one_that_does_not_serve(self):
+        daemon = Daemon([ECHO, os.path.join(ROOT, "tests", "e2e", "models", "block.yaml")],
+                        {"server": {"model_control": True}}).start()
+        self.addCleanup(daemon.kill)
+        with grpc.insecure_channel(daemon.address) as channel:
+            unload = channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelUnload")
+            for name, other in (("block", "echo"), ("echo", "block")):
+                unload(b"\x12" + bytes([len(name)]) + name.encode())
+                done = self.run_client("models", "--url", daemon.address)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(f"{name}: not ready", done.stdout)
+                self.assertIn(f"{other}: ", done.stdout)
+        daemon.stop()
 
     # ---- TLS -------------------------------------------------------------------------------------
     def test_every_command_over_tls(self):
