@@ -32,7 +32,8 @@
 // A long pass has hardly more than one tile in flight, too little to wait for memory meanwhile: so
 // what will be read is asked for ahead, and what will be written too (a store that finds its line
 // elsewhere holds up those behind it).
-#define AHEAD_BYTES 2048
+#define READ_AHEAD_BYTES 4096
+#define WRITE_AHEAD_BYTES 2048
 #define WIDE_FLOATS (WIDE_VECTORS * VL)
 #define TILE_FLOATS (TILE_VECTORS * VL)
 #define HALF_FLOATS (HALF_VECTORS * VL)
@@ -92,9 +93,11 @@ struct tile_op {
     return;                                                                                        \
   }
 #define BF16_OPERAND(j) vf_load_bf16((const uint16_t *)PLACE(j, 2))
-#define AHEAD(j, bytes)                                                                            \
+#define AHEAD(j, bytes, distance)                                                                  \
   if (w > j && whole && j * VL * bytes % 64 == 0)                                                  \
-    __builtin_prefetch(PLACE(j, bytes) + (AHEAD_BYTES & op->moves));
+    __builtin_prefetch(PLACE(j, bytes) + (distance & op->moves));
+#define READ_AHEAD(j, bytes) AHEAD(j, bytes, READ_AHEAD_BYTES)
+#define WRITE_AHEAD(j, bytes) AHEAD(j, bytes, WRITE_AHEAD_BYTES)
 #define SAVE(j) (whole ? vf_store(FLOATS_AT(j), v[j]) : vf_store_n(FLOATS_AT(j), v[j], n))
 #define SAVE_BF16(j) vf_store_bf16((uint16_t *)PLACE(j, 2), v[j])
 #define LAY_DOWN(j) vf_store(line + j * VL, v[j])
@@ -139,11 +142,11 @@ INLINE void tile_apply(const uint8_t code, const struct tile_op *op, int64_t c, 
   char *at = op->at + (narrow ? c * 2 : (c & op->moves) * 4);
   switch (code) {
   case PASS_LOAD:
-    EACH_VECTOR(AHEAD, 4)
+    EACH_VECTOR(READ_AHEAD, 4)
     EACH_VECTOR(SET, OPERAND)
     return;
   case PASS_SAVE:
-    EACH_VECTOR(AHEAD, 4)
+    EACH_VECTOR(WRITE_AHEAD, 4)
     EACH_VECTOR(DO, SAVE)
     return;
     BINARY(ADD, x + y)
@@ -163,12 +166,12 @@ INLINE void tile_apply(const uint8_t code, const struct tile_op *op, int64_t c, 
     return;
   case PASS_LOAD_BF16:
     if (!whole) break;
-    EACH_VECTOR(AHEAD, 2)
+    EACH_VECTOR(READ_AHEAD, 2)
     EACH_VECTOR(SET, BF16_OPERAND)
     return;
   case PASS_SAVE_BF16:
     if (!whole || tight) break;
-    EACH_VECTOR(AHEAD, 2)
+    EACH_VECTOR(WRITE_AHEAD, 2)
     EACH_VECTOR(DO, SAVE_BF16)
     return;
   default:
@@ -344,6 +347,8 @@ static void rest_of_row(const struct tile_op *ops, int32_t c, int32_t cols, floa
 #undef BF16_OPERAND
 #undef SAVE
 #undef AHEAD
+#undef READ_AHEAD
+#undef WRITE_AHEAD
 #undef SAVE_BF16
 #undef LAY_DOWN
 #undef TAKE_UP
