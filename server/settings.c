@@ -35,8 +35,12 @@ int settings_read(const struct args *args, struct server_conf *conf, report_fn r
       report(&err, &n_errors);
       break;
     }
-    if (set_text(conf->models[conf->n_models], sizeof conf->models[0], args->models[i], "--model",
-                 report, &n_errors))
+    if (args->models[i][0] == '\0') {
+      struct error err;
+      (void)error_set(&err, STATUS_INVALID_ARGUMENT, "--model: the path is empty");
+      report(&err, &n_errors);
+    } else if (set_text(conf->models[conf->n_models], sizeof conf->models[0], args->models[i],
+                        "--model", report, &n_errors))
       conf->n_models++;
   }
   return n_errors;

@@ -64,6 +64,7 @@ enum status error_set_at(struct error *err, enum status code, const char *file, 
   err->line = line;
   err->column = column;
   snprintf(err->file, sizeof err->file, "%s", file ? file : "");
+  utf8_make_printable(err->file);
   va_list args;
   va_start(args, format);
   message_format(err, format, args);

@@ -216,6 +216,12 @@ static void check_together(struct conf_report *report, const struct conf_node *r
     conf_fail(report, limits,
               "limits.connection_bytes (%lld) is more than limits.total_bytes (%lld)",
               (long long)conf->connection_bytes, (long long)conf->total_bytes);
+  enum { SAMPLED = 1 }; // of audit.mode in keys.def
+  const struct conf_node *audit = conf_find(root, "audit");
+  if (conf->audit_mode == SAMPLED && conf->audit_window_ms > conf->audit_period_ms)
+    conf_fail(report, audit != NULL ? audit : root,
+              "audit.window (%lld ms) is longer than audit.period (%lld ms), which it is a part of",
+              (long long)conf->audit_window_ms, (long long)conf->audit_period_ms);
 }
 
 enum status server_conf_load(const char *path, struct server_conf *conf,

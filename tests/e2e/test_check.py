@@ -63,6 +63,8 @@ SERVER_FAULTS = {
         for old, new in zip("abcdefgh", "bcdefghi")), None, []),
     # A label of 64 letters is no name, whatever a resolver knows.
     "host that does not resolve": (f"server:\n  listen: {'x' * 64}.test:8001\n", 2, ["server.listen", "xxx.test", "host"]),
+    "window longer than its period": ("audit:\n  mode: sampled\n  window: 2000\n", 2,
+                                      ["audit.window (2000 ms)", "audit.period (1000 ms)"]),
     "Unix path that is too long": (f"server:\n  unix: /{'x' * 107}\n", 2, ["server.unix", "108 bytes", "at most 107"]),
     "repository that is not there": ("server: {repository: /nowhere/models}\n", 1,
                                      ["server.repository", "/nowhere/models", "No such file"]),
@@ -184,6 +186,11 @@ class CheckTest(unittest.TestCase):
                  "device", "one.yaml:7", "two.yaml:7"]
         output = self.assert_refused(["--config", path], path, 1, words)
         self.assertIn("9 errors", output)
+
+    def test_a_path_that_is_empty(self):
+        code, output = check([""])
+        self.assertEqual(code, 2)
+        self.assertIn("error: --model: the path is empty", output)
 
     def test_things_that_are_no_files(self):
         fifo = os.path.join(self.folder, "fifo")

@@ -35,6 +35,11 @@ static void error_text_has_the_position(void **state) {
   char out[128];
   (void)error_set_at(&err, STATUS_INVALID_ARGUMENT, "m.yaml", 3, 7, "bad %d", 5);
   assert_string_equal(error_text(&err, out, sizeof out), "m.yaml:3:7: bad 5");
+  // A terminal or a log has it: no control characters, none of C1 either, nothing that is no UTF-8.
+  (void)error_set_at(&err, STATUS_INVALID_ARGUMENT, "a\n\x1b[1m.yaml", 1, 2,
+                     "\x7f\t\xc2\x9b \xc3\xa9 \xe2\x82\xac \xed\xa0\x80 \xff \xf0\x9f\x98");
+  assert_string_equal(error_text(&err, out, sizeof out),
+                      "a??[1m.yaml:1:2: ???? \xc3\xa9 \xe2\x82\xac ??? ? ???");
   assert_string_equal(status_name(STATUS_RESOURCE_EXHAUSTED), "RESOURCE_EXHAUSTED");
   assert_string_equal(status_name((enum status)99), "UNKNOWN");
 }

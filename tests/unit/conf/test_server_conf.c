@@ -143,6 +143,11 @@ static void every_mistake_is_told_with_its_place(void **state) {
       "limits:\n  message_bytes: 1048576\n  connection_bytes: 65536\n",
       "2:3: limits: limits.message_bytes (1048576) is more than limits.connection_bytes (65536): "
       "such a message could never be taken\n");
+  refuses(
+      "audit: {mode: sampled, period: 50}\n",
+      "1:8: audit: audit.window (100 ms) is longer than audit.period (50 ms), which it is a part "
+      "of\n");
+  assert_int_equal(load_text("audit: {mode: continuous, period: 50}\n"), STATUS_OK);
 }
 
 static void addresses_are_checked(void **state) {
