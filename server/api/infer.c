@@ -185,7 +185,7 @@ static void refuse_late(struct call *call, struct request *request,
   snprintf(text, sizeof text,
            "refused at once: %.1f ms are left until the deadline, of a batch of this size %.1f ms "
            "are expected, and %.1f ms of work ahead of it",
-           (double)left_ns * 1e-6, (double)forecast->own_ns * 1e-6,
+           left_ns > 0 ? (double)left_ns * 1e-6 : 0.0, (double)forecast->own_ns * 1e-6,
            (double)forecast->ahead_ns * 1e-6);
   count_refused(request->model, request->fusion, slow ? REFUSED_SLOW : REFUSED_BUSY);
   request_fail(call, request, slow ? STATUS_DEADLINE_EXCEEDED : STATUS_RESOURCE_EXHAUSTED, text);
