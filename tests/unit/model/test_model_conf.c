@@ -634,8 +634,9 @@ static void messages_are_printable(void **state) {
       "  - \"a\\e[31m\\n\\x9b\\u00e9\"\n  - relu: {out: y}\n",
       "5:5: graph[0]: unknown op or block \"a?[31m???\u00e9\"; docs/MODELS.md lists them\n");
   char steps[400], errors[400], name[200] = "", shown[200] = "";
+  size_t used = 0;
   for (int i = 0; i < 60; i++)
-    strcat(name, i == 0 ? "a" : "\u00e9");
+    used += (size_t)snprintf(name + used, sizeof name - used, "%s", i == 0 ? "a" : "\u00e9");
   snprintf(shown, sizeof shown, "%.99s?", name); // 100 bytes end within a character
   snprintf(steps, sizeof steps, "  - %s\n  - relu: {out: y}\n", name);
   snprintf(errors, sizeof errors,
