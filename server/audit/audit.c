@@ -26,8 +26,7 @@ static int64_t thread_cpu_ns(void *arg) {
 static enum status take_counters(struct audit *audit, struct error *err) {
   const struct audit_options *o = &audit->options;
   struct counter_options options = {.interval_ns = o->interval_ns,
-                                    .copy_ns = COPY_INTERVALS * o->interval_ns,
-                                    .quiet_ns = exchange_quiet_ns(&audit->exchange)};
+                                    .copy_ns = COPY_INTERVALS * o->interval_ns};
   if (!o->backend->counters)
     return error_set(err, STATUS_UNIMPLEMENTED, "no counters of a device of kind %s can be read",
                      o->backend->name);

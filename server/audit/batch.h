@@ -56,6 +56,8 @@ struct audit_batch {
   struct batch_bytes bytes;
   double read_bytes, write_bytes; // measured
   double read_at;                 // AUDIT_COPY: sum of bytes read x ns from its beginning
+  int64_t copied_ns;              // AUDIT_COPY: when the executor saw its end, by the host's clock
+  int64_t shift_ns;               // by which span was moved, to the samples' clock
   int64_t shared_ns;              // of its time beside batches of other models and modes
   int64_t taken_ns;               // when it came to the decoder
   bool audited;

@@ -14,10 +14,12 @@
 #define SILENT_NS (2 * NS_PER_S)     // without a sample: the source has stopped
 #define BACKOFF_NS NS_PER_S          // after a loss or a failed calibration, doubling
 #define BACKOFF_MOST_NS (64 * NS_PER_S)
-#define CALM_NS (60 * NS_PER_S) // without a loss: the next one is the first again
-#define IDLE_EVERY 16           // of samples without a batch, those that are looked at
-#define LOOK_EVERY 16           // evaluated samples between two looks at the CPU clock
-#define READ_RIGHT 0.02         // a copy counted within this of its size is counted right
+#define CALM_NS (60 * NS_PER_S)  // without a loss: the next one is the first again
+#define IDLE_EVERY 16            // of samples without a batch, those that are looked at
+#define LOOK_EVERY 16            // evaluated samples between two looks at the CPU clock
+#define TRACK_NS (10 * NS_PER_S) // to the second copy; ten times as long to each further one
+#define TRACK_MOST_NS (1000 * NS_PER_S)
+#define READ_RIGHT 0.02 // a copy counted within this of its size is counted right
 #define WRITE_RIGHT 0.03
 
 static void add(_Atomic uint64_t *counter, uint64_t n) {
@@ -35,6 +37,10 @@ void decoder_init(struct decoder *decoder, const struct decoder_options *options
   decoder->start_at_ns = 0;
   decoder->budget_ns = options->cpu * (double)NS_PER_S;
   if (!source) atomic_store(&exchange->state, AUDIT_GONE);
+}
+
+static int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
 }
 
 // ---- CPU time ----
@@ -119,55 +125,43 @@ static bool near_one(double value, double by) {
   return value >= 1 - by && value <= 1 + by;
 }
 
-// How much later than by the copy's own stamps the middle of what was counted lies.
-static double offset_of(const struct audit_batch *copy) {
-  double half_ns = 0.5 * (double)(copy->span.computed_ns - copy->span.computes_ns);
-  return copy->read_bytes > 0 ? copy->read_at / copy->read_bytes - half_ns : 0;
-}
-
 static void judge_copy(struct decoder *decoder, const struct audit_batch *copy, int64_t now_ns) {
   char why[160];
   if (copy->failed || copy->outcome != AUDIT_MEASURED) { // not the counters' fault
     decoder->copy_at_ns = now_ns + decoder->backoff_ns;
-    log_debug("audit_copy",
-              "device %s: not counted: failed %d, %s; it ran from %lld for %lld ns; samples were "
-              "shared out until %lld, the last one ended %lld, %d wait; %llu evaluated, %llu not; "
-              "%.3f ms of CPU time left",
-              decoder->options.device, copy->failed, audit_outcome_name(copy->outcome),
-              (long long)copy->span.computes_ns,
-              (long long)(copy->span.computed_ns - copy->span.computes_ns),
-              (long long)decoder->split.done_ns, (long long)decoder->last_ended_ns,
-              decoder->queue_n, (unsigned long long)atomic_load(&decoder->stats.samples_evaluated),
-              (unsigned long long)atomic_load(&decoder->stats.samples_passed),
-              decoder->budget_ns / 1e6);
     snprintf(why, sizeof why, "a copy of known size could not be counted (%s)",
              copy->failed ? "it failed" : audit_outcome_name(copy->outcome));
     tell_uncalibrated(decoder, why);
     return;
   }
   double read = copy->read_bytes / copy->bytes.expected.read,
-         write = copy->write_bytes / copy->bytes.expected.write,
-         offset_ns = decoder->offset_ns + offset_of(copy);
+         write = copy->write_bytes / copy->bytes.expected.write, by_ns = offset_seen(copy),
+         most_ns =
+             (double)atomic_load_explicit(&decoder->exchange->offset_most_ns, memory_order_relaxed);
   atomic_store_explicit(&decoder->stats.read_factor, read, memory_order_relaxed);
   atomic_store_explicit(&decoder->stats.write_factor, write, memory_order_relaxed);
-  if (near_one(read, READ_RIGHT) && near_one(write, WRITE_RIGHT) &&
-      fabs(offset_ns) <= (double)AUDIT_OFFSET_NS) {
+  if (near_one(read, READ_RIGHT) && near_one(write, WRITE_RIGHT) && fabs(by_ns) <= most_ns) {
+    bool again = decoder->valid_ns != CLOCK_NEVER;
     add(&decoder->stats.calibrations, 1);
+    offset_learn(&decoder->offset, copy);
+    decoder->copy_at_ns = now_ns + decoder->track_ns; // to see how far the clocks have come
+    decoder->track_ns = least(10 * decoder->track_ns, TRACK_MOST_NS);
+    atomic_store(&decoder->exchange->offset_most_ns, OFFSET_KNOWN_NS);
+    if (again) return;
     decoder->valid_ns = copy->span.ended_ns;
-    decoder->offset_ns = offset_ns;
     decoder->told_uncalibrated = false;
     set_state(decoder, AUDIT_CALIBRATED);
     log_info("audit_calibrated",
              "device %s: a copy of %.0f MB was counted %.4f times read, %.4f written; the samples' "
              "clock is off by %.0f us",
              decoder->options.device, copy->bytes.expected.read / 1e6, read, write,
-             offset_ns / 1e3);
+             decoder->offset.ns / 1e3);
     return;
   }
   add(&decoder->stats.calibrations_failed, 1);
   snprintf(why, sizeof why,
            "a copy of %.0f MB was counted %.4f times read, %.4f written, %.0f us from its time",
-           copy->bytes.expected.read / 1e6, read, write, offset_ns / 1e3);
+           copy->bytes.expected.read / 1e6, read, write, by_ns / 1e3);
   tell_uncalibrated(decoder, why);
   begin_anew(decoder, now_ns);
 }
@@ -191,11 +185,15 @@ static bool makes_sense(const struct device_span *span) {
          span->computes_ns < span->computed_ns && span->computed_ns <= span->ended_ns;
 }
 
-// To the samples' clock.
-static void shift(const struct decoder *decoder, struct device_span *span) {
-  int64_t by_ns = (int64_t)decoder->offset_ns;
-  span->began_ns += by_ns, span->computes_ns += by_ns;
-  span->computed_ns += by_ns, span->ended_ns += by_ns;
+// The clocks are not as they were taken to be: times of what was heard of before are wrong.
+static void find_offset(struct decoder *decoder, const struct audit_batch *copy) {
+  if (decoder->valid_ns != CLOCK_NEVER) return;
+  int64_t by_ns = offset_find(&decoder->offset, copy);
+  if (by_ns == 0) return;
+  for (int i = 0; i < AUDIT_LANES; i++)
+    decoder->lane_ended_ns[i] += by_ns;
+  for (int i = 0; i < decoder->split.n; i++)
+    decoder->split.room[decoder->split.first + i]->outcome = AUDIT_UNCALIBRATED;
 }
 
 static void pop_one(struct decoder *decoder, struct audit_batch *batch, int64_t now_ns) {
@@ -208,7 +206,8 @@ static void pop_one(struct decoder *decoder, struct audit_batch *batch, int64_t 
     give_back(decoder, batch);
     return;
   }
-  shift(decoder, &batch->span);
+  if (batch->kind == AUDIT_COPY) find_offset(decoder, batch);
+  offset_shift(&decoder->offset, batch);
   decoder->lane_ended_ns[batch->lane] = batch->span.ended_ns;
   batch->audited =
       batch->kind == AUDIT_BATCH && (batch->wanted || in_window(decoder, &batch->span));
@@ -381,6 +380,7 @@ static bool take(struct decoder *decoder, int64_t now_ns) {
     decoder_refuse(decoder, err.message);
     return false;
   }
+  if (n > 0) offset_sample(&decoder->offset, decoder->taken[n - 1].ended_ns, now_ns);
   for (int i = 0; i < n; i++)
     if (!take_one(decoder, i, known_ns, of_unknown, now_ns)) return false;
   split_known(decoder, known_ns, now_ns);
@@ -399,6 +399,9 @@ static void start(struct decoder *decoder, int64_t now_ns) {
   charge_share(decoder,
                0); // it takes 0.1 s and more, now and then: no reason to see nothing after it
   decoder->started = decoder->fresh = true;
+  offset_begin(&decoder->offset);
+  decoder->track_ns = TRACK_NS;
+  atomic_store_explicit(&decoder->exchange->offset_most_ns, OFFSET_FOUND_NS, memory_order_relaxed);
   decoder->last_came_ns = now_ns;
   decoder->copy_at_ns = now_ns;
 }
@@ -452,10 +455,6 @@ static int64_t decode_at(const struct decoder *decoder) {
                  atomic_load(&exchange->wanted_begun) != decoder->wanted_popped);
   if (wanted && in_budget(decoder, 0) && ns > WANTED_NS) ns = WANTED_NS;
   return decoder->decode_ns + ns;
-}
-
-static int64_t least(int64_t a, int64_t b) {
-  return a < b ? a : b;
 }
 
 int64_t decoder_step(struct decoder *decoder, int64_t now_ns) {

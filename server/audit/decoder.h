@@ -13,6 +13,7 @@
 #define AUDIT_DECODER_H
 
 #include "audit/exchange.h"
+#include "audit/offset.h"
 #include "base/clock.h"
 
 #define DECODER_SAMPLES 2000 // taken at once
@@ -63,7 +64,8 @@ struct decoder {
   int64_t valid_ns;                // batches from here on are measured; CLOCK_NEVER: none is
   int64_t start_at_ns, copy_at_ns; // CLOCK_NEVER: not asked for
   int64_t backoff_ns, calm_ns;     // calm_ns: since when nothing was lost
-  double offset_ns;                // of the samples' clock from the batches', by the last copy
+  struct clock_offset offset;      // of the samples' clock from the batches'
+  int64_t track_ns;                // until the next copy
   bool told_uncalibrated;
   struct split_totals told[2]; // when stats.unexplained was worked out last
   int64_t told_at_ns;

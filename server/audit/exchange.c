@@ -63,9 +63,10 @@ void exchange_free(struct audit_exchange *exchange, struct audit_batch *batch) {
 }
 
 // All samples from so long before the copy until so long after it are its own: wherever in them its
-// bytes are, by clocks that are off by AUDIT_OFFSET_NS at most.
+// bytes are, by clocks that are off by offset_most_ns.
 static int64_t around_ns(const struct audit_exchange *exchange) {
-  return exchange->interval_ns + AUDIT_OFFSET_NS;
+  return exchange->interval_ns +
+         atomic_load_explicit(&exchange->offset_most_ns, memory_order_relaxed);
 }
 
 // A further sample may hold the end of what ran before, or the beginning of what comes after.
@@ -78,10 +79,12 @@ void exchange_copy_begin(struct audit_exchange *exchange) {
   atomic_fetch_add(&exchange->begun[AUDIT_COPY_LANE], 1);
 }
 
-void exchange_copy_end(struct audit_exchange *exchange, const struct counter_copy *copy) {
+void exchange_copy_end(struct audit_exchange *exchange, const struct counter_copy *copy,
+                       int64_t now_ns) {
   struct audit_batch *batch = &exchange->copy;
   int64_t around = around_ns(exchange);
-  *batch = (struct audit_batch){.kind = AUDIT_COPY, .lane = AUDIT_COPY_LANE, .failed = !copy};
+  *batch = (struct audit_batch){
+      .kind = AUDIT_COPY, .lane = AUDIT_COPY_LANE, .failed = !copy, .copied_ns = now_ns};
   if (copy) {
     batch->span = (struct device_span){copy->began_ns - around, copy->began_ns, copy->ended_ns,
                                        copy->ended_ns + around};

@@ -38,8 +38,10 @@ struct audit_exchange {
   _Atomic int state;                   // enum audit_state; the decoder sets it
   _Atomic int copy_state;              // enum audit_copy
   int64_t interval_ns;                 // between samples; see exchange_quiet_ns
-  struct wake wake;                    // the decoder's
-  struct wake *_Atomic executor;       // NULL: there is none yet
+  // Where the samples of the next copy may be off its own time by so much: the decoder sets it.
+  _Atomic int64_t offset_most_ns;
+  struct wake wake;              // the decoder's
+  struct wake *_Atomic executor; // NULL: there is none yet
 };
 
 MUST_USE enum status exchange_open(struct audit_exchange *exchange);
@@ -52,13 +54,12 @@ struct audit_batch *exchange_begin(struct audit_exchange *exchange, int lane, bo
 void exchange_end(struct audit_exchange *exchange, struct audit_batch *batch); // it is done
 struct audit_batch *exchange_reap(struct audit_exchange *exchange);            // a verdict, or NULL
 void exchange_free(struct audit_exchange *exchange, struct audit_batch *batch);
-// The samples' clock may be off the batches' by so much; a copy of known size shows by how much.
-#define AUDIT_OFFSET_NS NS_PER_MS
 // Before and after a copy of known size the device must have nothing to do for so long.
 int64_t exchange_quiet_ns(const struct audit_exchange *exchange);
 // Such a copy begins, and has ended (NULL: it did not come about).
 void exchange_copy_begin(struct audit_exchange *exchange);
-void exchange_copy_end(struct audit_exchange *exchange, const struct counter_copy *copy);
+void exchange_copy_end(struct audit_exchange *exchange, const struct counter_copy *copy,
+                       int64_t now_ns);
 
 // ---- the decoder's side ----
 struct audit_batch *exchange_pop(struct audit_exchange *exchange);

@@ -32,7 +32,6 @@ struct counter_news { // of a take
 struct counter_options {
   int64_t interval_ns; // between samples
   int64_t copy_ns;     // the shortest time that the copy of known size should take
-  int64_t quiet_ns;    // before it begins the device's memory moves nothing for so long
 };
 
 // A copy of known size: what a calibration holds the counters against.
@@ -57,7 +56,8 @@ struct counter_ops {
   bool (*evaluate)(struct counter_source *source, int index, struct counter_sample *out);
   // Starts the copy. The device has nothing else to do, and gets nothing until copy_poll has said
   // 1: done, out filled; 0: not yet; < 0: it failed.
-  enum status (*copy_begin)(struct counter_source *source);
+  // Before it begins, the device's memory moves nothing for quiet_ns.
+  enum status (*copy_begin)(struct counter_source *source, int64_t quiet_ns);
   int (*copy_poll)(struct counter_source *source, struct counter_copy *out);
 };
 

@@ -173,7 +173,7 @@ static int64_t copy_step(struct core *core, int64_t now_ns) {
   if (state == COPY_RUNS) {
     int done = ops->copy_poll(audit->source, &copy);
     if (done == 0) return now_ns + 1;
-    exchange_copy_end(&audit->exchange, done > 0 ? &copy : NULL);
+    exchange_copy_end(&audit->exchange, done > 0 ? &copy : NULL, now_ns);
     audited->quiet_until_ns = now_ns + quiet_ns;
     audited->idle_since_ns = 0;
     return audited->quiet_until_ns;
@@ -185,8 +185,8 @@ static int64_t copy_step(struct core *core, int64_t now_ns) {
   if (audited->idle_since_ns == 0) audited->idle_since_ns = now_ns;
   if (now_ns < audited->idle_since_ns + quiet_ns) return audited->idle_since_ns + quiet_ns;
   exchange_copy_begin(&audit->exchange);
-  if (ops->copy_begin(audit->source) == STATUS_OK) return now_ns + 1;
-  exchange_copy_end(&audit->exchange, NULL);
+  if (ops->copy_begin(audit->source, quiet_ns) == STATUS_OK) return now_ns + 1;
+  exchange_copy_end(&audit->exchange, NULL, now_ns);
   return CLOCK_NEVER;
 }
 

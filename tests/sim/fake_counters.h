@@ -22,6 +22,7 @@ struct fake_traffic { // moved evenly between two times of the device's clock
 struct counter_source {
   const int64_t *now_ns; // the host's clock, which moves when a test says so
   int64_t offset_ns;     // the device's clock less the host's
+  int64_t reset_ns;      // device time of the reset
   int64_t interval_ns;
   struct fake_traffic traffic[FAKE_TRAFFIC];
   int n_traffic, n_old; // n_old: of these, that ended before all samples to come
@@ -30,6 +31,8 @@ struct counter_source {
   enum status start_status;         // of start
   double factor;                    // what is counted of what moved
   int64_t sample_offset_ns;         // the samples' clock less that of the batches
+  double sample_drift;              // and what it gains on it a ns, from fake_counters_reset on
+  int64_t late_ns;                  // a sample is there so long after its end
   int64_t drop_from_ns, drop_to_ns; // of the device's clock: samples that begin there do not come
   bool silent;                      // no sample comes any more
   bool gone;                        // take and evaluate fail
@@ -78,6 +81,11 @@ static enum status fake_counters_start(struct counter_source *s, struct error *e
   s->at_ns = fake_device_ns() / s->interval_ns * s->interval_ns;
   return STATUS_OK;
 }
+static inline int64_t fake_sample_ns(int64_t device_ns) {
+  const struct counter_source *s = &fake_counters;
+  return device_ns + s->sample_offset_ns +
+         (int64_t)(s->sample_drift * (double)(device_ns - s->reset_ns));
+}
 static int fake_counters_take(struct counter_source *s, struct counter_sample *out, int most,
                               struct counter_news *news, struct error *err) {
   int n = 0;
@@ -85,14 +93,15 @@ static int fake_counters_take(struct counter_source *s, struct counter_sample *o
     (void)error_set(err, STATUS_UNAVAILABLE, "the counters are gone");
     return -1;
   }
-  for (; !s->silent && s->at_ns + s->interval_ns <= fake_device_ns() && n < most && n < 4096;
+  for (; !s->silent && s->at_ns + s->interval_ns + s->late_ns <= fake_device_ns() && n < most &&
+         n < 4096;
        s->at_ns += s->interval_ns) {
     if (s->at_ns >= s->drop_from_ns && s->at_ns < s->drop_to_ns) continue;
     s->taken_at_ns[n] = s->at_ns;
-    out[n++] = (struct counter_sample){.began_ns = s->at_ns + s->sample_offset_ns,
-                                       .ended_ns = s->at_ns + s->interval_ns + s->sample_offset_ns};
+    out[n++] = (struct counter_sample){.began_ns = fake_sample_ns(s->at_ns),
+                                       .ended_ns = fake_sample_ns(s->at_ns + s->interval_ns)};
   }
-  news->more = !s->silent && s->at_ns + s->interval_ns <= fake_device_ns();
+  news->more = !s->silent && s->at_ns + s->interval_ns + s->late_ns <= fake_device_ns();
   s->n_taken += n;
   return n;
 }
@@ -115,7 +124,8 @@ static bool fake_counters_evaluate(struct counter_source *s, int index,
   }
   return true;
 }
-static enum status fake_copy_begin(struct counter_source *s) {
+static enum status fake_copy_begin(struct counter_source *s, int64_t quiet_ns) {
+  (void)quiet_ns;
   if (s->copy_fails) return STATUS_INTERNAL;
   int64_t at_ns = fake_device_ns();
   s->n_copies++;
@@ -142,6 +152,7 @@ static inline void fake_counters_reset(const int64_t *now_ns) {
   memset(&fake_counters, 0, sizeof fake_counters);
   fake_counters.now_ns = now_ns;
   fake_counters.offset_ns = 17 * NS_PER_S + 12345;
+  fake_counters.reset_ns = fake_device_ns();
   fake_counters.factor = 1;
   fake_counters.evaluate_ns = 6 * NS_PER_US;
 }

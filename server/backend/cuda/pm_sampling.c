@@ -3,9 +3,9 @@
 // its own, what dram__bytes_read.sum and dram__bytes_write.sum have counted; both fit in one pass.
 //
 // What was learnt by trying (an H200, CUPTI 13.0): work runs at its usual speed meanwhile; samples
-// are on the clock of %globaltimer, but for some 0.1 to 0.2 ms that change from session to session;
-// at intervals too short for what reads them samples are lost and the overflow flag stays 0; a
-// session that was decoded once, after its stop, counted twice.
+// are on the clock of %globaltimer at first, and then fall behind it by some 3 us a second; at
+// intervals too short for what reads them samples are lost and the overflow flag stays 0; a session
+// that was decoded once, after its stop, counted twice.
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/cupti_open.h"
 #include "base/log.h"
@@ -59,7 +59,7 @@ struct counter_source {
   CUpti_PmSampling_Object *sampling;
   uint8_t *available, *config, *image; // available: the host object looks at it
   size_t config_bytes, image_bytes;
-  int64_t interval_ns, quiet_ns;
+  int64_t interval_ns;
   bool started;
   // the copy of known size
   cudaStream_t stream;
@@ -185,11 +185,11 @@ static int stamp(struct counter_source *s, int64_t *slot, int64_t wait_ns) {
 // The first one leaves the L2 as each leaves it to the next: full of lines that are still to be
 // written back. So as many bytes are written between the stamps as were copied. It is done so long
 // before them that none of its own are counted.
-static enum status copy_begin(struct counter_source *s) {
+static enum status copy_begin(struct counter_source *s, int64_t quiet_ns) {
   if (cuda_enter(s->device, NULL) != STATUS_OK) return STATUS_UNAVAILABLE;
   int rc = 0;
   for (int i = 0; i <= s->n_copies && rc == 0; i++) {
-    if (i == 1) rc = stamp(s, &s->stamps[0], s->quiet_ns);
+    if (i == 1) rc = stamp(s, &s->stamps[0], quiet_ns);
     if (rc == 0)
       rc = cudaMemcpyAsync(s->to, s->from, s->copy_bytes, cudaMemcpyDeviceToDevice, s->stream);
   }
@@ -325,7 +325,6 @@ static enum status source_open(struct device *device, const struct counter_optio
   if (!s) return no_memory(err);
   s->device = device;
   s->interval_ns = options->interval_ns;
-  s->quiet_ns = options->quiet_ns;
   enum status status = cuda_enter(device, err);
   if (status == STATUS_OK && !open_library(&s->cupti, err)) status = STATUS_UNAVAILABLE;
   if (status == STATUS_OK) status = open_host(s, err);
@@ -363,8 +362,8 @@ static bool evaluate(struct counter_source *s, int index, struct counter_sample 
   (void)s, (void)index, (void)out;
   return false;
 }
-static enum status copy_begin(struct counter_source *s) {
-  (void)s;
+static enum status copy_begin(struct counter_source *s, int64_t quiet_ns) {
+  (void)s, (void)quiet_ns;
   return STATUS_UNIMPLEMENTED;
 }
 static int copy_poll(struct counter_source *s, struct counter_copy *out) {

@@ -152,9 +152,10 @@ static inline void rig_copy(void) {
   if (state == COPY_WANTED && rig_now_ns >= idle_ns) {
     idle_ns = 0;
     exchange_copy_begin(&exchange);
-    if (fake_copy_begin(&fake_counters) != STATUS_OK) exchange_copy_end(&exchange, NULL);
+    if (fake_copy_begin(&fake_counters, exchange_quiet_ns(&exchange)) != STATUS_OK)
+      exchange_copy_end(&exchange, NULL, rig_now_ns);
   } else if (state == COPY_RUNS && fake_copy_poll(&fake_counters, &copy)) {
-    exchange_copy_end(&exchange, &copy);
+    exchange_copy_end(&exchange, &copy, rig_now_ns);
   }
 }
 

@@ -45,9 +45,9 @@ static bool evaluate(struct counter_source *s, int index, struct counter_sample 
   leave();
   return ok;
 }
-static enum status copy_begin(struct counter_source *s) {
+static enum status copy_begin(struct counter_source *s, int64_t quiet_ns) {
   enter();
-  enum status status = fake_copy_begin(s);
+  enum status status = fake_copy_begin(s, quiet_ns);
   leave();
   return status;
 }
