@@ -1,5 +1,4 @@
-// The steps of a model file's graph: one row of `steps` per op and block. See build.h and
-// docs/MODELS.md.
+// A model file's graph: one row of `steps` per op and block. See build.h and docs/MODELS.md.
 #include "model/build.h"
 
 #include <stdio.h>
