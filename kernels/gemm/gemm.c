@@ -198,8 +198,11 @@ static bool f32_supports(const struct kernel_call *call) {
   const struct linear_problem *p = call->linear;
   return p->x_dtype == DTYPE_F32 && p->w_dtype == DTYPE_F32 && is_float(p->y_dtype);
 }
-const struct kernel kernel_gemm_f32 = {
-    .name = "gemm_f32", .op = KERNEL_LINEAR, .supports = f32_supports, .run = simt_run};
+const struct kernel kernel_gemm_f32 = {.name = "gemm_f32",
+                                       .op = KERNEL_LINEAR,
+                                       .fallback = true,
+                                       .supports = f32_supports,
+                                       .run = simt_run};
 
 static bool any_floats(const struct kernel_call *call) {
   const struct linear_problem *p = call->linear;

@@ -131,7 +131,8 @@ static void judge_copy(struct decoder *decoder, const struct audit_batch *copy, 
     decoder->copy_at_ns = now_ns + decoder->backoff_ns;
     snprintf(why, sizeof why, "a copy of known size could not be counted (%s)",
              copy->failed ? "it failed" : audit_outcome_name(copy->outcome));
-    tell_uncalibrated(decoder, why);
+    if (copy->failed || decoder->by_host) tell_uncalibrated(decoder, why);
+    decoder->by_host = !decoder->by_host;
     return;
   }
   double read = copy->read_bytes / copy->bytes.expected.read,
@@ -162,7 +163,8 @@ static void judge_copy(struct decoder *decoder, const struct audit_batch *copy, 
   snprintf(why, sizeof why,
            "a copy of %.0f MB was counted %.4f times read, %.4f written, %.0f us from its time",
            copy->bytes.expected.read / 1e6, read, write, by_ns / 1e3);
-  tell_uncalibrated(decoder, why);
+  if (decoder->by_host) tell_uncalibrated(decoder, why);
+  decoder->by_host = !decoder->by_host; // the one way, then the other
   begin_anew(decoder, now_ns);
 }
 
@@ -187,7 +189,7 @@ static bool makes_sense(const struct device_span *span) {
 
 // The clocks are not as they were taken to be: times of what was heard of before are wrong.
 static void find_offset(struct decoder *decoder, const struct audit_batch *copy) {
-  if (decoder->valid_ns != CLOCK_NEVER) return;
+  if (decoder->valid_ns != CLOCK_NEVER || !decoder->by_host) return;
   int64_t by_ns = offset_find(&decoder->offset, copy);
   if (by_ns == 0) return;
   for (int i = 0; i < AUDIT_LANES; i++)
@@ -374,13 +376,13 @@ static bool take(struct decoder *decoder, int64_t now_ns) {
   struct counter_news news = {0};
   enum need of_unknown;
   int n = decoder->ops->take(decoder->source, decoder->taken, DECODER_SAMPLES, &news, &err);
+  if (n > 0) offset_sample(&decoder->offset, decoder->taken[n - 1].ended_ns, now_ns);
   int64_t known_ns = hear(decoder, now_ns, &of_unknown);
   charge(decoder);
   if (n < 0) {
     decoder_refuse(decoder, err.message);
     return false;
   }
-  if (n > 0) offset_sample(&decoder->offset, decoder->taken[n - 1].ended_ns, now_ns);
   for (int i = 0; i < n; i++)
     if (!take_one(decoder, i, known_ns, of_unknown, now_ns)) return false;
   split_known(decoder, known_ns, now_ns);

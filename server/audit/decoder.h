@@ -65,6 +65,7 @@ struct decoder {
   int64_t start_at_ns, copy_at_ns; // CLOCK_NEVER: not asked for
   int64_t backoff_ns, calm_ns;     // calm_ns: since when nothing was lost
   struct clock_offset offset;      // of the samples' clock from the batches'
+  bool by_host;                    // looked for by the host's clock: after a copy was not found
   int64_t track_ns;                // until the next copy
   bool told_uncalibrated;
   struct split_totals told[2]; // when stats.unexplained was worked out last

@@ -48,7 +48,7 @@ static void samples_by_another_clock(void **state) {
     fake_counters.sample_offset_ns = offsets_ns[i];
     fake_counters.late_ns = 3 * NS_PER_MS;
     rig_load(&b, 300 * NS_PER_MS, 0); // of a time of which nothing is known
-    rig_idle(3 * NS_PER_S);
+    rig_idle(4 * NS_PER_S);
     assert_calibrated(true);
     assert_int_equal(rig_outcomes[AUDIT_MEASURED], 0);
     assert_near((double)(offsets_ns[i]), decoder.offset.ns, 10e3);
