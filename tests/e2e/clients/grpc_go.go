@@ -108,7 +108,7 @@ func cases() map[string]func() error {
 		"error text": func() error {
 			in, _ := request("naïve % \n 模型", 1)
 			_, err := call(background, service+"ModelInfer", in)
-			return expect(err, codes.NotFound, "naïve % \n 模型")
+			return expect(err, codes.NotFound, "naïve % ? 模型")
 		},
 		"unknown method": func() error {
 			_, err := call(background, service+"Nothing", nil)
