@@ -131,8 +131,10 @@ void h2_feed(struct h2 *h2, const uint8_t *data, size_t bytes, int64_t now_ns) {
   h2->asked = false;
   if (h2->dead || h2->closing) return;
   h2->fed = true;
+  h2->heard = false;
   ssize_t rv = nghttp2_session_mem_recv(h2->session, data, bytes);
   if (rv < 0) feed_failed(h2, (int)rv);
+  h2->unheard_bytes = h2->heard ? 0 : h2->unheard_bytes + bytes;
   h2->rpc->dirty(h2->owner);
 }
 
@@ -163,8 +165,18 @@ void h2_sent(struct h2 *h2, size_t bytes) {
   outq_pop(&h2->outq, bytes);
 }
 
+// A peer that takes nothing of what we say, and of what it sends nothing counts. So it is after a
+// connection error: our GOAWAY waits behind its answers, and the session passes over what comes. It
+// may be frames of other streams' leftovers too: when it takes something, we read on.
+#define UNHEARD_BYTES (2 * (MAX_FRAME_BYTES + 9))
+#define STUCK_NS (20 * NS_PER_MS)
+static bool talks_for_nothing(const struct h2 *h2) {
+  return h2->unheard_bytes > UNHEARD_BYTES && h2->outq.bytes > 0 &&
+         h2->now_ns - h2->sent_ns > STUCK_NS;
+}
+
 bool h2_want_read(const struct h2 *h2) {
-  return !h2->dead && !h2->closing && h2->outq.bytes < OUTQ_MAX_BYTES;
+  return !h2->dead && !h2->closing && h2->outq.bytes < OUTQ_MAX_BYTES && !talks_for_nothing(h2);
 }
 
 bool h2_finished(const struct h2 *h2) {

@@ -344,6 +344,12 @@ static void on_data_frame(struct h2 *h2, const nghttp2_frame *frame) {
   }
 }
 
+int h2_on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head, void *arg) {
+  (void)session, (void)head;
+  ((struct h2 *)arg)->heard = true;
+  return 0;
+}
+
 int h2_on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *arg) {
   (void)session;
   struct h2 *h2 = arg;

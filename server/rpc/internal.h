@@ -90,9 +90,10 @@ struct h2 {
   void *owner;
   struct outq outq;
   struct grpc_room room;
-  int64_t busy_bytes;    // of held_bytes: whole messages and answers. What is still arriving never
-                         // blocks itself
-  uint64_t credit_bytes; // received, not yet given back to the connection's window
+  int64_t busy_bytes;     // of held_bytes: whole messages and answers. What is still arriving never
+                          // blocks itself
+  uint64_t unheard_bytes; // since a frame began
+  uint64_t credit_bytes;  // received, not yet given back to the connection's window
   struct guard guard;
   struct header_block headers;
   struct call *calls,
@@ -103,6 +104,7 @@ struct h2 {
   int64_t opened_ns, received_ns, age_by_ns, idle_since_ns, sent_ns, headers_since_ns,
       drain_since_ns;
   enum drain_state drain;
+  bool heard; // a frame began in what was fed last
   bool fed;   // something was received
   bool asked; // ... and nothing since a keepalive PING
   bool settings_seen;
@@ -125,6 +127,7 @@ int h2_on_invalid_header(nghttp2_session *session, const nghttp2_frame *frame, c
                          void *arg);
 int h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream_id, const uint8_t *data,
                size_t bytes, void *arg);
+int h2_on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *head, void *arg);
 int h2_on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *arg);
 int h2_on_stream_close(nghttp2_session *session, int32_t stream_id, uint32_t code, void *arg);
 struct call *h2_call_of_stream(struct h2 *h2, int32_t stream_id); // NULL: none, or refused

@@ -44,6 +44,7 @@ static bool make_callbacks(struct rpc *rpc) {
   nghttp2_session_callbacks_set_on_header_callback(callbacks, h2_on_header);
   nghttp2_session_callbacks_set_on_invalid_header_callback(callbacks, h2_on_invalid_header);
   nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, h2_on_data);
+  nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, h2_on_begin_frame);
   nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, h2_on_frame_recv);
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, h2_on_stream_close);
   return true;

@@ -70,6 +70,27 @@ static void expect_goaway(struct loopback *loop, uint32_t code, const char *text
   assert_true(h2_finished(loop->h2));
 }
 
+// After a connection error the GOAWAY waits behind what the peer does not take; what it sends on is
+// not read for ever. Frames that mean nothing to us are no such thing.
+static void who_is_ended_and_sends_on_is_not_read(void **state) {
+  static const uint8_t bytes[16384];
+  struct loopback *loop = *state;
+  struct iovec iov;
+  preface(loop);
+  for (int i = 0; i < 20; i++)
+    frame(loop, 0xfa, 0, 0, bytes, sizeof bytes);
+  assert_true(h2_want_read(loop->h2));
+  frame(loop, NGHTTP2_DATA, 0, 0, bytes, 16); // on stream 0
+  h2_pull(loop->h2, &iov, 1);                 // GOAWAY is there; the peer does not take it
+  for (int i = 0; i < 20; i++)
+    frame(loop, NGHTTP2_DATA, 0, 1, bytes, sizeof bytes);
+  assert_true(h2_want_read(loop->h2)); // not at once
+  loop->now_ns += 30 * NS_PER_MS;
+  frame(loop, NGHTTP2_DATA, 0, 1, bytes, sizeof bytes);
+  assert_false(h2_want_read(loop->h2));
+  expect_goaway(loop, NGHTTP2_PROTOCOL_ERROR, NULL); // and is told why, once it takes something
+}
+
 static void http1_request_is_told_so(void **state) {
   struct loopback *loop = *state;
   feed_raw(loop, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27);
@@ -392,6 +413,7 @@ int main(void) {
       TEST(rapid_resets_leave_no_call_behind_and_end_near_the_limit),
       TEST(header_bomb_is_refused_before_64_kib),
       TEST(continuation_flood_gets_a_goaway_before_the_close),
+      TEST(who_is_ended_and_sends_on_is_not_read),
       cmocka_unit_test(connection_errors_have_their_codes),
       TEST(malformed_requests_reset_their_stream_only),
       TEST(odd_but_legal_requests_are_served),
