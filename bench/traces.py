@@ -17,17 +17,9 @@ sys.path.insert(0, f"{ROOT}/tests")
 from harness.clock import wait_for  # noqa: E402
 from harness.collector import Collector  # noqa: E402
 from harness.daemon import Daemon, client_path  # noqa: E402
+from harness.processor import cpu_seconds  # noqa: E402
 
 BLOCK = f"{ROOT}/tests/e2e/models/block.yaml"
-
-
-def cpu_seconds(pid):
-    """Of all threads, in nanoseconds' steps."""
-    total = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/schedstat") as file:
-            total += int(file.read().split()[0])
-    return total / 1e9
 
 
 def machine():

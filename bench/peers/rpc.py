@@ -26,6 +26,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests"))
 from harness import h2_frames as h2
 from harness import protobuf_bytes as pb
 from harness.daemon import Daemon
+from harness.processor import cpu_seconds
 
 PEER = f"{ROOT}/.cache/peers/grpc_cpp/peer"
 BARE = f"{ROOT}/.cache/peers/bare_tcp"
@@ -133,15 +134,6 @@ class Ours(OverHttp2):
         self.daemon.stop()
 
 
-def process_cpu(pid):
-    """CPU seconds of all threads, in nanosecond steps (/proc/PID/stat counts ticks of 10 ms)."""
-    total = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/schedstat") as file:
-            total += int(file.read().split()[0])
-    return total / 1e9
-
-
 def machine_cpu():
     with open("/proc/stat") as file:
         fields = [int(x) / TICK for x in file.readline().split()[1:]]
@@ -195,9 +187,9 @@ def measure(server, size, streams, seconds):
             rate = server.load(body, streams, max(200, streams * 20))  # warm-up, and how much to ask for
             calls = max(streams * 10, int(rate * seconds))
             pid, times = server.process.pid, os.times()
-            before, machine, started = process_cpu(pid), machine_cpu(), time.monotonic()
+            before, machine, started = cpu_seconds(pid), machine_cpu(), time.monotonic()
             rate = server.load(body, streams, calls, log)
-            elapsed, spent = time.monotonic() - started, process_cpu(pid) - before
+            elapsed, spent = time.monotonic() - started, cpu_seconds(pid) - before
             own = os.times()
             client = own.children_user + own.children_system - times.children_user - times.children_system
             with open(log) as file:

@@ -49,16 +49,12 @@ static bool in_budget(const struct decoder *decoder, double reserve) {
          decoder->budget_ns > reserve * decoder->options.cpu * (double)NS_PER_S;
 }
 
-// What was spent since the last call, on `share` of which the budget is charged.
-static void charge_share(struct decoder *decoder, double share) {
+static void charge(struct decoder *decoder) {
   if (!decoder->options.cpu_ns) return;
   int64_t ns = decoder->options.cpu_ns(decoder->options.arg);
-  decoder->budget_ns -= share * (double)(ns - decoder->spent_ns);
+  decoder->budget_ns -= (double)(ns - decoder->spent_ns);
   decoder->spent_ns = ns;
   atomic_store_explicit(&decoder->stats.cpu_ns, (uint64_t)ns, memory_order_relaxed);
-}
-static void charge(struct decoder *decoder) {
-  charge_share(decoder, 1);
 }
 
 // Grows with time, up to what one second allows.
@@ -398,8 +394,10 @@ static void start(struct decoder *decoder, int64_t now_ns) {
     decoder_refuse(decoder, err.message);
     return;
   }
-  charge_share(decoder,
-               0); // it takes 0.1 s and more, now and then: no reason to see nothing after it
+  // It takes 0.1 s and more, now and then: no reason to see nothing after it.
+  double budget_ns = decoder->budget_ns;
+  charge(decoder);
+  decoder->budget_ns = budget_ns;
   decoder->started = decoder->fresh = true;
   offset_begin(&decoder->offset);
   decoder->track_ns = TRACK_NS;

@@ -1,4 +1,5 @@
-"""What this processor can do, asked of the kernel and not of the daemon."""
+"""What this processor can do, and what a process has had of it; asked of the kernel and not of the daemon."""
+import os
 
 
 def flags():
@@ -11,3 +12,12 @@ def flags():
 
 def has_bf16():
     return bool(flags() & {"avx512_bf16", "amx_bf16"})
+
+
+def cpu_seconds(pid):
+    """Of all threads of a process, in nanosecond steps (/proc/PID/stat counts ticks of 10 ms)."""
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/schedstat") as file:
+            total += int(file.read().split()[0])
+    return total / 1e9

@@ -3,18 +3,13 @@
 #ifndef UNIT_MODEL_CONF_RIG_H
 #define UNIT_MODEL_CONF_RIG_H
 
-#include "unit/conf/collect.h"
+#include "folder.h"
 
-#include "model/model.h"
-
-static struct collect collected;
-static struct server_conf conf;
-static char folder[256], path[300], weights_path[300];
+static char weights_path[300];
 
 // Matrices up.weight [8, 4], down.weight [4, 8], table.weight [10, 4]; vectors up.bias [8],
 // down.bias [4].
 static inline int setup(void **state) {
-  (void)state;
   const char *header =
       "{\"up.weight\":{\"dtype\":\"F32\",\"shape\":[8,4],\"data_offsets\":[0,128]},"
       "\"down.weight\":{\"dtype\":\"F32\",\"shape\":[4,8],\"data_offsets\":[128,256]},"
@@ -23,19 +18,15 @@ static inline int setup(void **state) {
       "\"down.bias\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[368,384]}}";
   uint8_t bytes[2048] = {(uint8_t)strlen(header), (uint8_t)(strlen(header) >> 8)};
   memcpy(bytes + 8, header, strlen(header));
-  snprintf(folder, sizeof folder, "%s", temp_folder());
-  snprintf(path, sizeof path, "%s/m.yaml", folder);
+  setup_folder(state);
   snprintf(weights_path, sizeof weights_path, "%s/w.safetensors", folder);
   write_file(weights_path, bytes, 8 + strlen(header) + 384);
-  server_conf_defaults(&conf);
   return 0;
 }
 
 static inline int teardown(void **state) {
-  (void)state;
-  unlink(path);
   unlink(weights_path);
-  return rmdir(folder);
+  return teardown_folder(state);
 }
 
 static inline struct model *parse(const char *text, const struct plan_caps *caps,

@@ -1,25 +1,5 @@
 // The key `ab` of a model file.
-#include "unit/conf/collect.h"
-
-#include "model/model.h"
-
-static struct collect collected;
-static struct server_conf conf;
-static char folder[256], path[300];
-
-static int setup(void **state) {
-  (void)state;
-  snprintf(folder, sizeof folder, "%s", temp_folder());
-  snprintf(path, sizeof path, "%s/m.yaml", folder);
-  server_conf_defaults(&conf);
-  return 0;
-}
-
-static int teardown(void **state) {
-  (void)state;
-  unlink(path);
-  return rmdir(folder);
-}
+#include "folder.h"
 
 // A model whose lines 2 and on are these.
 static struct model *parse(const char *lines) {
@@ -123,5 +103,5 @@ int main(void) {
       cmocka_unit_test(shadows_have_sizes_and_an_alarm),
       cmocka_unit_test(shadows_mistakes_are_told),
   };
-  return cmocka_run_group_tests(tests, setup, teardown);
+  return cmocka_run_group_tests(tests, setup_folder, teardown_folder);
 }

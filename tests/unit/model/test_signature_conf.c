@@ -1,26 +1,6 @@
 // Mistakes in a model file's inputs beside mistakes in its graph: each is told, and none that is
 // not there.
-#include "unit/conf/collect.h"
-
-#include "model/model.h"
-
-static struct collect collected;
-static struct server_conf conf;
-static char folder[256], path[300];
-
-static int setup(void **state) {
-  (void)state;
-  snprintf(folder, sizeof folder, "%s", temp_folder());
-  snprintf(path, sizeof path, "%s/m.yaml", folder);
-  server_conf_defaults(&conf);
-  return 0;
-}
-
-static int teardown(void **state) {
-  (void)state;
-  unlink(path);
-  return rmdir(folder);
-}
+#include "folder.h"
 
 // The inputs stand on line 2 from column 1 on, the steps from line 4 on, the output y on the last
 // line.
@@ -146,5 +126,5 @@ int main(void) {
       cmocka_unit_test(what_nobody_can_know_is_no_mistake),
       cmocka_unit_test(one_key_hides_no_other_of_its_step),
   };
-  return cmocka_run_group_tests(tests, setup, teardown);
+  return cmocka_run_group_tests(tests, setup_folder, teardown_folder);
 }
