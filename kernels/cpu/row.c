@@ -54,10 +54,9 @@ static bool result_shape(const struct row_program *p, const struct row_inst *in,
       return false;
   }
   if (needs_whole_row(in->op) && shape_of[in->a] == SHAPE_ROW && p->cols != 1) return false;
-  if (is_reduction(in->op))
-    *out = SHAPE_ROW;
-  else
-    *out = shape_of[in->a] == SHAPE_ROW ? SHAPE_ROW : SHAPE_FULL;
+  // What a norm makes of a row scalar (of one column) is a row, as types.h has it.
+  bool scalar = is_reduction(in->op) || (!needs_whole_row(in->op) && shape_of[in->a] == SHAPE_ROW);
+  *out = scalar ? SHAPE_ROW : SHAPE_FULL;
   return in->op <= RI_NORMALIZE;
 }
 

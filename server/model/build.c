@@ -105,6 +105,12 @@ static bool is_float(enum dtype dtype) {
   return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
+bool build_dtype(struct builder *b, const struct conf_node *at, enum dtype dtype) {
+  if (b->caps == NULL || !is_float(dtype) || b->caps->dtype_ok[dtype]) return true;
+  conf_fail(b->report, at, "this device does not compute in %s", dtype_name(dtype));
+  return false;
+}
+
 // Graph tensor of signature input `index`, cast to the compute dtype when it is floating point.
 static int32_t input_tensor(struct builder *b, const struct conf_node *at, int32_t index) {
   struct model *model = b->model;

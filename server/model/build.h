@@ -20,10 +20,11 @@
 struct builder {
   struct conf_report *report;
   struct model *model;
-  struct weights *weights; // NULL: the file names none
-  bool weights_broken;     // could not be opened: said once, not for each weight
-  bool rows_unknown;       // an input's shape is wrong: whether there are sequences, nobody knows
-  int32_t current;         // what a step without `in` reads: the output of the one before
+  const struct plan_caps *caps; // of the device; NULL: not known
+  struct weights *weights;      // NULL: the file names none
+  bool weights_broken;          // could not be opened: said once, not for each weight
+  bool rows_unknown; // an input's shape is wrong: whether there are sequences, nobody knows
+  int32_t current;   // what a step without `in` reads: the output of the one before
   // Graph tensor of an input in the compute dtype; BUILD_NONE: not made yet; BUILD_UNKNOWN: there
   // is an error in it, which was reported.
   int32_t input_tensor[LIMIT_MODEL_INPUTS];
@@ -65,6 +66,8 @@ int32_t build_node(struct builder *b, const struct conf_node *at, struct node no
 // is none like it.
 int32_t build_weight(struct builder *b, const struct conf_node *at, const char *name,
                      enum weight_form form, int32_t rows, int32_t cols);
+// Can the device compute in a floating dtype that the file names at `at`? false: reported.
+bool build_dtype(struct builder *b, const struct conf_node *at, enum dtype dtype);
 const struct tensor *build_tensor(const struct builder *b, int32_t id);
 // Rows of matrix `name`: `given` (> 0: key `features` and the like), or what the weights file says;
 // 0: reported.

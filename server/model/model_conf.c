@@ -16,7 +16,6 @@ struct loader {
   struct conf_report *report;
   const struct conf_node *root;
   const struct server_conf *conf;
-  const struct plan_caps *caps;
   struct model *model;
   struct builder *build;
 };
@@ -59,9 +58,7 @@ static void read_modes(struct loader *l) {
   int word = 0;
   if (compute != NULL) (void)conf_enum(l->report, compute, SIGNATURE_FLOATS, &word);
   l->model->compute = signature_dtypes[word];
-  if (l->caps != NULL && !l->caps->dtype_ok[l->model->compute])
-    conf_fail(l->report, compute != NULL ? compute : l->root, "this device does not compute in %s",
-              dtype_name(l->model->compute));
+  (void)build_dtype(l->build, compute != NULL ? compute : l->root, l->model->compute);
   word = 0;
   enum { WORD_ON, WORD_OFF, WORD_AB, WORD_AUTO };
   static const char *const words[] = {"on", "off", "ab", "auto"};
@@ -212,7 +209,8 @@ static void read_output(struct loader *l, const struct conf_node *node) {
   }
   char source[LIMIT_NAME_BYTES];
   signature_read_name(l->build, name, out);
-  if (dtype_node != NULL) (void)conf_enum(l->report, dtype_node, SIGNATURE_FLOATS, &dtype);
+  if (dtype_node != NULL && conf_enum(l->report, dtype_node, SIGNATURE_FLOATS, &dtype))
+    (void)build_dtype(l->build, dtype_node, signature_dtypes[dtype]);
   if (from != NULL ? !build_name(l->build, from, source) : name == NULL) return;
   if (l->report->n_errors != errors) return;
   int32_t id = build_find(l->build, from != NULL ? from : name, from != NULL ? source : out->name);
@@ -362,9 +360,10 @@ bool model_conf_load(const char *path, const struct server_conf *conf, const str
     *code = STATUS_RESOURCE_EXHAUSTED;
   }
   if (doc != NULL) {
-    struct loader loader = {report, conf_root(doc), conf, caps, model, build};
+    struct loader loader = {report, conf_root(doc), conf, model, build};
     build->report = report;
     build->model = model;
+    build->caps = caps;
     build->current = BUILD_NONE;
     for (int i = 0; i < LIMIT_MODEL_INPUTS; i++)
       build->input_tensor[i] = BUILD_NONE;

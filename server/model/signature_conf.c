@@ -8,7 +8,7 @@ const enum dtype signature_dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I
 // One dimension: a number, `batch` (only the first) or `seq` (only the second).
 static bool read_dim(struct conf_report *report, const struct conf_node *node, int index,
                      int64_t *dim) {
-  bool word = node->kind == CONF_SCALAR && !node->quoted;
+  bool word = node->kind == CONF_SCALAR; // also in quotes, as all words: JSON has no others
   if (word && strcmp(node->text, "batch") == 0 && index == 0) {
     *dim = DIM_BATCH;
     return true;
@@ -107,7 +107,8 @@ static void read_input(struct builder *b, const struct conf_node *node, struct d
                          *role_node = conf_find(node, "role"),
                          *optional = conf_find(node, "optional");
   signature_read_name(b, conf_need(b->report, node, "name"), in);
-  if (dtype_node != NULL) (void)conf_enum(b->report, dtype_node, SIGNATURE_DTYPES, &dtype);
+  if (dtype_node != NULL && conf_enum(b->report, dtype_node, SIGNATURE_DTYPES, &dtype))
+    (void)build_dtype(b, dtype_node, signature_dtypes[dtype]);
   doubt->shapeless = shape == NULL || !signature_read_shape(b->report, shape, in);
   if (role_node != NULL && !conf_enum(b->report, role_node, "data|mask|lengths", &role))
     doubt->shapeless = true;

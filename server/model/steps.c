@@ -1,5 +1,6 @@
 // A model file's graph: one row of `steps` per op and block. See build.h and docs/MODELS.md.
 #include "model/build.h"
+#include "model/signature_conf.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -189,10 +190,10 @@ static int32_t step_scale(struct builder *b, const struct conf_node *step) {
 }
 
 static int32_t step_cast(struct builder *b, const struct conf_node *step) {
-  static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
   int to = 0;
-  bool ok = need_word(b, step, "to", "fp32|fp16|bf16", &to);
-  return plain(b, step, OP_CAST, (struct node_attrs){.to = dtypes[to]}, ok);
+  bool ok = need_word(b, step, "to", SIGNATURE_FLOATS, &to) &&
+            build_dtype(b, conf_find(step, "to"), signature_dtypes[to]);
+  return plain(b, step, OP_CAST, (struct node_attrs){.to = signature_dtypes[to]}, ok);
 }
 
 static int32_t step_reduce(struct builder *b, const struct conf_node *step) {

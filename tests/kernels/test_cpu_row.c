@@ -185,6 +185,31 @@ static void broadcasts_and_several_outputs(void **state) {
   }
 }
 
+// Of one column: a norm of a row scalar is a row, and what follows may be done in its register.
+static void norms_of_row_scalars_are_rows(void **state) {
+  (void)state;
+  for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+    const struct cpu_ops *ops = cpu_ops_for((enum cpu_isa)isa);
+    for (int op = RI_LAYER_NORM; ops && op <= RI_NORMALIZE; op++) {
+      struct subject s = make_subject(op, 0, 0.25f, 1, DTYPE_F32);
+      struct row_program *p = &s.program;
+      struct row_inst norm = p->insts[6];
+      p->n_insts = 6, p->n_outputs = 2, p->n_regs = 8;
+      p->insts[p->n_insts++] = inst(RI_SUM, 7, 0, NONE, NONE, 0, 0);
+      norm.a = 7;
+      p->insts[p->n_insts++] = norm;                              // into 6
+      p->insts[p->n_insts++] = inst(RI_MUL, 6, 6, 2, NONE, 0, 0); // in place, * column
+      p->insts[p->n_insts++] = inst(RI_STORE, 0, 6, NONE, NONE, 0, 0);
+      p->insts[p->n_insts++] = inst(RI_SUM, 1, 6, NONE, NONE, 0, 0);
+      p->insts[p->n_insts++] = inst(RI_STORE, 1, 1, NONE, NONE, 0, 0);
+      p->output_dtype[1] = DTYPE_F32, p->output_is_scalar[1] = 1;
+      s.out[1] = matrix_make(s.rows, 1, 3, DTYPE_F32);
+      run_and_compare(&s, ops, op % 2, 1e-5, "a norm of a row scalar");
+      subject_free(&s);
+    }
+  }
+}
+
 // words[ids] + places[positions] -> pooled three ways needs sequences as rows, so two programs.
 static void gathers_match_the_reference(void **state) {
   (void)state;
@@ -331,6 +356,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_opcode_matches_the_reference),
       cmocka_unit_test(broadcasts_and_several_outputs),
+      cmocka_unit_test(norms_of_row_scalars_are_rows),
       cmocka_unit_test(gathers_match_the_reference),
       cmocka_unit_test(pools_match_the_reference),
       cmocka_unit_test(an_index_out_of_range_reads_as_zeros),

@@ -251,7 +251,7 @@ static void run_unary(const struct block *b, const struct row_inst *in, struct r
 // ---- reductions and whole-row functions ----
 static void run_whole_row(const struct block *b, const struct row_inst *in, struct reg d,
                           struct reg x) {
-  // Rows of one column may be kept as row scalars.
+  // Rows of one column may come as row scalars.
   int64_t xs = x.shape == SHAPE_ROW ? 1 : x.stride, ds = d.shape == SHAPE_ROW ? 1 : d.stride;
   bool has_b = in->op <= RI_RMS_NORM && in->op >= RI_LAYER_NORM && in->b != ROW_NONE;
   bool has_c = in->op == RI_LAYER_NORM && in->c != ROW_NONE;

@@ -77,12 +77,14 @@ static void run_mode(const struct setup *s, enum fusion_mode mode, const struct 
   plan_free(plan);
 }
 
-static void run_round(struct device *device, enum dtype dtype, int round, double tolerance) {
+static void run_round(struct device *device, enum dtype dtype, bool narrow, int round,
+                      double tolerance) {
   struct rng rng = {.state = (uint64_t)round * 104729 + 3 + (uint64_t)dtype};
   struct graph graph;
   struct graph_maker maker;
   struct world world;
   maker_init(&maker, &graph, &rng, dtype);
+  maker.narrow = narrow;
   maker_random(&maker, 1 + rng_below(&rng, 40));
   world_init(&world, &graph, &rng);
   world_run_nodes(&world);
@@ -92,8 +94,8 @@ static void run_round(struct device *device, enum dtype dtype, int round, double
   struct plan_limits limits = world_limits(&world, &rng);
   for (int mode = 0; mode < FUSION_MODES; mode++) {
     char what[96];
-    snprintf(what, sizeof what, "%s round %d, fusion %s", dtype_name(dtype), round,
-             fusion_name((enum fusion_mode)mode));
+    snprintf(what, sizeof what, "%s%s round %d, fusion %s", narrow ? "narrow " : "",
+             dtype_name(dtype), round, fusion_name((enum fusion_mode)mode));
     run_mode(&s, (enum fusion_mode)mode, &limits, 0xff, what, tolerance);
     run_mode(&s, (enum fusion_mode)mode, &limits, (uint8_t)(1u << rng_below(&rng, graph.n_outputs)),
              what, tolerance);
@@ -103,14 +105,14 @@ static void run_round(struct device *device, enum dtype dtype, int round, double
   graph_deinit(&graph);
 }
 
-static void run_rounds(enum dtype dtype, int threads, int rounds, double tolerance) {
+static void run_rounds(enum dtype dtype, bool narrow, int threads, int rounds, double tolerance) {
   struct backend_options options = {.threads = threads};
   struct device *device;
   struct error err = {0};
   assert_int_equal(backend_cpu.open(&options, &device, &err), STATUS_OK);
   bool able = backend_cpu.caps(device)->plan.dtype_ok[dtype];
   for (int round = 0; able && round < rounds; round++)
-    run_round(device, dtype, round, tolerance);
+    run_round(device, dtype, narrow, round, tolerance);
   backend_cpu.close(device);
   if (!able) {
     printf("skipped: this processor does not compute in %s\n", dtype_name(dtype));
@@ -120,17 +122,22 @@ static void run_rounds(enum dtype dtype, int threads, int rounds, double toleran
 
 static void random_fp32_graphs_on_one_thread(void **state) {
   (void)state;
-  run_rounds(DTYPE_F32, 1, 120, 1e-3);
+  run_rounds(DTYPE_F32, false, 1, 120, 1e-3);
 }
 
 static void random_fp32_graphs_on_three_threads(void **state) {
   (void)state;
-  run_rounds(DTYPE_F32, 3, 60, 1e-3);
+  run_rounds(DTYPE_F32, false, 3, 60, 1e-3);
 }
 
 static void random_bf16_graphs(void **state) {
   (void)state;
-  run_rounds(DTYPE_BF16, 2, 40, 0.15);
+  run_rounds(DTYPE_BF16, false, 2, 40, 0.15);
+}
+
+static void random_graphs_of_one_column(void **state) {
+  (void)state;
+  run_rounds(DTYPE_F32, true, 2, 200, 1e-3);
 }
 
 static void they_had_what_they_are_for(void **state) {
@@ -145,6 +152,7 @@ int main(void) {
       cmocka_unit_test(random_fp32_graphs_on_one_thread),
       cmocka_unit_test(random_fp32_graphs_on_three_threads),
       cmocka_unit_test(random_bf16_graphs),
+      cmocka_unit_test(random_graphs_of_one_column),
       cmocka_unit_test(they_had_what_they_are_for),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,7 +55,8 @@ struct graph_maker {
   struct graph *graph;
   struct rng *rng;
   enum dtype dtype;
-  bool casts;                     // random graphs hold casts between fp32 and bf16
+  bool casts;  // random graphs hold casts between fp32 and bf16
+  bool narrow; // rows of one column, which are rows and row scalars at once; attention aside
   int32_t pool[POOL_MAX_TENSORS]; // floating activations made so far
   int n_pool, n_weights, n_names, n_inputs;
   int32_t ids, positions;
@@ -186,10 +187,22 @@ static inline void maker_random_binary(struct graph_maker *m, enum op op, int32_
   if (b >= 0) maker_binary(m, op, a, b);
 }
 
+static inline int32_t maker_width(struct graph_maker *m) {
+  static const int32_t widths[] = {1, 8, 8, 12};
+  int pick = rng_below(m->rng, 4);
+  return m->narrow ? 1 : widths[pick];
+}
+
+// Which case of maker_random_node. Narrow graphs have more reductions, norms and what follows them.
+static inline int maker_kind(struct graph_maker *m) {
+  static const int narrow[] = {3, 5, 7, 8, 8, 12};
+  int kind = rng_below(m->rng, 13);
+  return m->narrow && rng_chance(m->rng, 70) ? narrow[rng_below(m->rng, 6)] : kind;
+}
+
 static inline void maker_random_node(struct graph_maker *m) {
   static const enum op unary[] = {OP_GELU,    OP_RELU,  OP_SILU,    OP_TANH,
                                   OP_SIGMOID, OP_SCALE, OP_SOFTMAX, OP_NORMALIZE};
-  static const int widths[] = {1, 8, 8, 12};
   int32_t x = maker_pick(m, rng_chance(m->rng, 80) ? ROWS_TOKENS : ROWS_SEQS, 0);
   if (x < 0) return;
   const struct tensor *t = &m->graph->tensors[x];
@@ -199,11 +212,11 @@ static inline void maker_random_node(struct graph_maker *m) {
     maker_node(m, OP_CAST, &x, 1, (struct node_attrs){.to = to});
     return;
   }
-  switch (rng_below(m->rng, 13)) {
+  switch (maker_kind(m)) {
   case 0:
   case 1:
   case 2:
-    maker_linear(m, x, widths[rng_below(m->rng, 4)], rng_chance(m->rng, 60));
+    maker_linear(m, x, maker_width(m), rng_chance(m->rng, 60));
     break;
   case 3:
   case 4:
@@ -226,8 +239,7 @@ static inline void maker_random_node(struct graph_maker *m) {
     maker_random_attention(m);
     break;
   case 10:
-    maker_embedding(m, rng_chance(m->rng, 50) ? m->ids : m->positions, 64,
-                    widths[rng_below(m->rng, 4)]);
+    maker_embedding(m, rng_chance(m->rng, 50) ? m->ids : m->positions, 64, maker_width(m));
     break;
   case 11:
     if (t->rows == ROWS_TOKENS)
@@ -253,10 +265,10 @@ static inline void maker_init(struct graph_maker *m, struct graph *graph, struct
 }
 
 static inline void maker_random(struct graph_maker *m, int n_nodes) {
-  maker_input(m, ROWS_TOKENS, 8);
-  maker_input(m, ROWS_TOKENS, 12);
+  maker_input(m, ROWS_TOKENS, m->narrow ? 1 : 8);
+  maker_input(m, ROWS_TOKENS, m->narrow ? 1 : 12);
   maker_input(m, ROWS_TOKENS, 1);
-  maker_input(m, ROWS_SEQS, 8);
+  maker_input(m, ROWS_SEQS, m->narrow ? 1 : 8);
   m->ids = maker_tensor(m, TENSOR_INPUT, DTYPE_I64, ROWS_TOKENS, 0, 1);
   m->positions = maker_tensor(m, TENSOR_POSITIONS, DTYPE_I32, ROWS_TOKENS, 0, 1);
   while (m->graph->n_nodes < n_nodes && m->n_pool < POOL_MAX_TENSORS - 8)

@@ -232,6 +232,34 @@ static void a_compute_type_the_device_lacks_is_refused(void **state) {
   struct model *model = parse("name: m\ncompute: bf16\ninputs: []\n", &caps, &code);
   assert_null(model);
   assert_non_null(strstr(collected.text, "2:10: compute: this device does not compute in bf16\n"));
+  // Wherever the file names it.
+  model = parse("name: m\n"
+                "inputs: [{name: x, dtype: fp32, shape: [batch, 4]}, {name: z, dtype: fp16, "
+                "shape: [batch, 4]}]\n"
+                "graph: [{add: {in: [x, z]}}, {cast: {to: bf16}}, {relu: {in: x, out: y}}]\n"
+                "outputs: [{name: y, dtype: bf16}]\n",
+                &caps, &code);
+  assert_null(model);
+  assert_int_equal(code, STATUS_INVALID_ARGUMENT);
+  assert_string_equal(collected.text,
+                      "2:70: inputs[1].dtype: this device does not compute in fp16\n"
+                      "3:42: graph[1].cast.to: this device does not compute in bf16\n"
+                      "4:28: outputs[0].dtype: this device does not compute in bf16\n");
+}
+
+static void words_may_stand_in_quotes(void **state) {
+  (void)state;
+  struct model *model =
+      accepts("{\"name\": \"m\", \"fusion\": \"on\", \"inputs\": [{\"name\": \"x\", "
+              "\"dtype\": \"fp32\", \"shape\": [\"batch\", \"seq\", 4]}], \"graph\": "
+              "[{\"relu\": {\"out\": \"y\"}}], \"outputs\": [\"y\"]}");
+  assert_true(model->has_sequences);
+  assert_int_equal(model->inputs[0].row_elements, 4);
+  model_put(model);
+  refuses(
+      "name: m\ninputs: [{name: x, dtype: fp32, shape: ['batch', '4']}]\n"
+      "graph: [relu: {out: y}]\noutputs: [y]\n",
+      "2:50: inputs[0].shape[1]: expected an integer from 1 to 16777216, found the text \"4\"\n");
 }
 
 static void input_mistakes(void **state) {
@@ -410,6 +438,7 @@ int main(void) {
       cmocka_unit_test(missing_and_unknown_keys_are_told_together),
       cmocka_unit_test(identity_and_modes_are_checked),
       cmocka_unit_test(a_compute_type_the_device_lacks_is_refused),
+      cmocka_unit_test(words_may_stand_in_quotes),
       cmocka_unit_test(input_mistakes),
       cmocka_unit_test(inputs_are_checked_together),
       cmocka_unit_test(weights_sources_are_checked),
