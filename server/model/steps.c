@@ -386,8 +386,7 @@ static int32_t step_repeat(struct builder *b, const struct conf_node *step) {
 
 // ---- the table ------------------------------------------------------------------------------
 
-// Ops that are not here have no keys but `in` and `out` (relu, softmax, ...): kernels/ops.def is
-// enough.
+// Ops that are not here have no keys but `in` and `out` (relu, ...): kernels/ops.def is enough.
 static const struct {
   const char *word, *keys;
   build_fn build;
