@@ -10,12 +10,15 @@
 #define CHAIN 16       // ops of a chain
 #define LONG_CHAIN 32  // of one that is bound by its operations
 #define SHORT_CHAIN 4  // and of one that it is held against
-#define NORMS 4        // in a row
+#define NORMS 8        // in a row: that many take longer than the bytes of their rows
 #define NORM_COLS 1024 // of the rows that they norm
 #define NORM_FLOPS 7.0
-#define GELU_FLOPS 8.0    // as docs/TRAFFIC.md counts it
-#define LEAST_SHARE 0.02  // of a product's time: an epilogue that costs less cannot be measured
-#define ROUNDS 2          // of each product whose difference is looked at
+#define GELU_FLOPS 8.0   // as docs/TRAFFIC.md counts it
+#define LEAST_SHARE 0.02 // of a product's time: an epilogue that costs less cannot be measured
+#define ROUNDS 2         // of each plan whose difference is looked at
+#define STEP_GROUPS 4    // of three products and the three kinds of steps behind them
+#define SMALL_ROWS 128   // of a GPU's batch whose bytes take no time beside its steps
+#define SMALL_COLS 768
 #define HEAD_DIM 64       // of an attention
 #define SOFTMAX_FLOPS 6.0 // a score, as docs/TRAFFIC.md counts them
 #define FINISH_ROWS 512   // of a result that a finish is held against, and a product's inner size:
@@ -31,12 +34,13 @@ struct meter {
   struct measure_options options;
   struct device_rates *rates;
   struct error *err;
+  double alone; // seconds of a batch of one small kernel: its beginning and end, and a launch
 };
 
 static const struct node_attrs attrs = {.factor = 1.001f, .eps = 1e-5f, .to = DTYPE_F32};
 
-static int32_t unary(struct probe_plan *probe, enum op op, int32_t x) {
-  return probe_node(probe, op, &x, 1, &attrs, DTYPE_INVALID);
+static int32_t unary(struct probe_plan *probe, enum op op, int32_t x, enum dtype dtype) {
+  return probe_node(probe, op, &x, 1, &attrs, dtype);
 }
 
 static enum status time_of(const struct meter *meter, struct probe_plan *probe, int32_t output,
@@ -75,8 +79,8 @@ static enum status measure_mix(const struct meter *meter, enum traffic_mix mix, 
     y = probe_node(&probe, OP_EMBEDDING, in, 2, &attrs, DTYPE_F32);
   } else {
     int32_t in[2] = {probe_input(&probe, DTYPE_F32, COLS), -1};
-    if (mix == MIX_READ) y = unary(&probe, OP_REDUCE, in[0]);
-    if (mix == MIX_COPY) y = unary(&probe, OP_SCALE, in[0]);
+    if (mix == MIX_READ) y = unary(&probe, OP_REDUCE, in[0], DTYPE_INVALID);
+    if (mix == MIX_COPY) y = unary(&probe, OP_SCALE, in[0], DTYPE_INVALID);
     if (mix == MIX_TRIAD) {
       in[1] = probe_input(&probe, DTYPE_F32, COLS);
       y = probe_node(&probe, OP_ADD, in, 2, &attrs, DTYPE_F32);
@@ -96,7 +100,7 @@ static enum status measure_chain(const struct meter *meter, enum op op, int n, e
   probe_init(&probe, meter->backend, meter->device, meter->lane);
   int32_t y = probe_input(&probe, dtype, cols);
   for (int i = 0; i < n; i++)
-    y = probe_node(&probe, op, &y, 1, &attrs, dtype);
+    y = unary(&probe, op, y, dtype);
   return time_of(meter, &probe, y, mode, rows, seconds);
 }
 
@@ -118,12 +122,44 @@ static bool is_wide(const struct meter *meter) {
   return meter->backend->caps(meter->device)->n_threads == 0;
 }
 
-// A step of a small batch: on a GPU 128 rows of 768, whose bytes take no time beside it.
-static enum status measure_launch(const struct meter *meter) {
-  double seconds = 0;
+// Products of a small batch, one behind the other; with `between` a step of another kind behind
+// each of them, as plans have it: seconds.
+static enum status measure_steps(const struct meter *meter, bool between, double *seconds) {
+  bool narrow = meter->backend->caps(meter->device)->plan.dtype_ok[DTYPE_BF16];
+  enum dtype dtype = narrow ? DTYPE_BF16 : DTYPE_F32;
+  struct probe_plan probe;
+  probe_init(&probe, meter->backend, meter->device, meter->lane);
+  int32_t x = probe_input(&probe, dtype, SMALL_COLS), y = x,
+          w = probe_weight(&probe, dtype, SMALL_COLS, SMALL_COLS),
+          gamma = probe_weight(&probe, dtype, 1, SMALL_COLS),
+          beta = probe_weight(&probe, dtype, 1, SMALL_COLS);
+  for (int i = 0; i < 3 * STEP_GROUPS; i++) {
+    y = probe_node(&probe, OP_LINEAR, (int32_t[]){y, w}, 2, &attrs, dtype);
+    if (!between) continue;
+    if (i % 3 == 0) y = unary(&probe, OP_GELU, y, dtype);
+    if (i % 3 == 1) y = probe_node(&probe, OP_ADD, (int32_t[]){y, x}, 2, &attrs, dtype);
+    if (i % 3 == 2)
+      y = probe_node(&probe, OP_LAYER_NORM, (int32_t[]){y, gamma, beta}, 3, &attrs, dtype);
+  }
+  return time_of(meter, &probe, y, FUSION_OFF, SMALL_ROWS, seconds);
+}
+
+// One more step in a plan. On a GPU not of a chain of one element-wise op: on an H200 such a step
+// takes 2.75 us, those of encoder stacks, between their products, about 2. On a CPU, whose steps
+// cost less, the times of products differ too much for it.
+static enum status measure_launch(struct meter *meter) {
+  double least[2] = {HUGE_VAL, HUGE_VAL}, one = 0;
   bool wide = is_wide(meter);
-  enum status status = measure_one_more(meter, wide ? 128 : 1, wide ? 768 : 64, &seconds);
-  if (status == STATUS_OK && seconds > 0) meter->rates->launch_us = 1e6 * seconds;
+  enum status status = measure_chain(meter, OP_SCALE, 1, DTYPE_F32, FUSION_ON,
+                                     wide ? SMALL_ROWS : 1, wide ? SMALL_COLS : 64, &meter->alone);
+  if (status == STATUS_OK && !wide) status = measure_one_more(meter, 1, 64, &one);
+  for (int i = 0; wide && i < 2 * ROUNDS && status == STATUS_OK; i++) { // in turn
+    double seconds = 0;
+    status = measure_steps(meter, i % 2, &seconds);
+    if (status == STATUS_OK && seconds < least[i % 2]) least[i % 2] = seconds;
+  }
+  if (status == STATUS_OK && wide) one = (least[1] - least[0]) / (3 * STEP_GROUPS);
+  if (one > 0) meter->rates->launch_us = 1e6 * one; // else a busy machine: the default says more
   return status;
 }
 
@@ -139,23 +175,32 @@ static enum status measure_cache(const struct meter *meter) {
   return status;
 }
 
+// What is left of a whole without a part, which is something.
+static double rest_of(double whole, double part) {
+  return whole - part > LEAST_SHARE * whole ? whole - part : LEAST_SHARE * whole;
+}
+
 // Operations of `op` a second in one kernel, on what the cache holds.
 static enum status measure_op(const struct meter *meter, enum op op, int n, enum dtype dtype,
                               double flops, double *rate) {
   double seconds = 0;
   int32_t rows = cached_rows(meter) * (n / CHAIN);
   enum status status = measure_chain(meter, op, n, dtype, FUSION_ON, rows, COLS, &seconds);
-  double start = meter->rates->launch_us / 1e6;
-  if (seconds > 2 * start) seconds -= start;
-  if (status == STATUS_OK && seconds > 0) *rate = flops * n * rows * COLS / seconds;
+  if (status == STATUS_OK && seconds > 0)
+    *rate = flops * n * rows * COLS / rest_of(seconds, meter->alone);
   return status;
+}
+
+// A quarter of the cache: several rounds of a GPU's blocks, since one waits for its reductions.
+static int32_t norm_rows(const struct meter *meter) {
+  return 2 * cached_rows(meter) * (COLS / NORM_COLS);
 }
 
 // LayerNorms of the same rows, one after another.
 static enum status measure_norms(const struct meter *meter) {
   struct probe_plan probe;
-  double seconds = 0, start = meter->rates->launch_us / 1e6;
-  int32_t rows = cached_rows(meter);
+  double seconds = 0;
+  int32_t rows = norm_rows(meter);
   probe_init(&probe, meter->backend, meter->device, meter->lane);
   int32_t in[3] = {probe_input(&probe, DTYPE_F32, NORM_COLS),
                    probe_weight(&probe, DTYPE_F32, 1, NORM_COLS),
@@ -163,9 +208,8 @@ static enum status measure_norms(const struct meter *meter) {
   for (int i = 0; i < NORMS; i++)
     in[0] = probe_node(&probe, OP_LAYER_NORM, in, 3, &attrs, DTYPE_F32);
   enum status status = time_of(meter, &probe, in[0], FUSION_ON, rows, &seconds);
-  if (seconds > 2 * start) seconds -= start;
   if (status == STATUS_OK && seconds > 0)
-    meter->rates->reduced = NORM_FLOPS * NORMS * rows * NORM_COLS / seconds;
+    meter->rates->reduced = NORM_FLOPS * NORMS * rows * NORM_COLS / rest_of(seconds, meter->alone);
   return status;
 }
 
@@ -184,37 +228,40 @@ static enum status measure_vector(const struct meter *meter) {
 }
 
 // ---- products ----
-// [m, k] x [n, k], then what is in `ops`: seconds.
-static enum status measure_product(const struct meter *meter, enum dtype dtype, int32_t m,
-                                   int32_t k, const enum op *ops, int n_ops, double *seconds) {
+struct product_shape {
+  int32_t m, n, k;
+};
+
+// [m, k] x [n, k], and behind it `act`, unless that is OP_LINEAR: seconds.
+static enum status measure_product(const struct meter *meter, enum dtype dtype,
+                                   const struct product_shape *shape, enum op act,
+                                   double *seconds) {
   struct probe_plan probe;
-  int32_t n = k;
   probe_init(&probe, meter->backend, meter->device, meter->lane);
-  int32_t in[2] = {probe_input(&probe, dtype, k), probe_weight(&probe, dtype, n, k)};
+  int32_t in[2] = {probe_input(&probe, dtype, shape->k),
+                   probe_weight(&probe, dtype, shape->n, shape->k)};
   int32_t y = probe_node(&probe, OP_LINEAR, in, 2, &attrs, dtype);
-  for (int i = 0; i < n_ops; i++)
-    y = probe_node(&probe, ops[i], &y, 1, &attrs, dtype);
-  return time_of(meter, &probe, y, FUSION_ON, m, seconds);
+  if (act != OP_LINEAR) y = unary(&probe, act, y, dtype);
+  return time_of(meter, &probe, y, FUSION_ON, shape->m, seconds);
 }
 
-static void product_size(const struct meter *meter, int32_t *m, int32_t *k) {
-  int32_t scale = meter->options.scale > 0 ? meter->options.scale : 1;
-  *m = (is_wide(meter) ? 8192 : 512) / scale;
-  *k = (is_wide(meter) ? 4096 : 1024) / scale;
+static struct product_shape large_product(const struct meter *meter) {
+  int32_t scale = meter->options.scale > 0 ? meter->options.scale : 1,
+          n = (is_wide(meter) ? 4096 : 1024) / scale;
+  return (struct product_shape){(is_wide(meter) ? 8192 : 512) / scale, n, n};
 }
 
 static enum status measure_products(const struct meter *meter) {
   static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
   const struct plan_caps *caps = &meter->backend->caps(meter->device)->plan;
   enum status status = STATUS_OK;
-  int32_t m, k;
-  product_size(meter, &m, &k);
+  struct product_shape of = large_product(meter);
   for (int d = 0; d < 3 && status == STATUS_OK; d++) {
     double seconds = 0;
     if (!caps->dtype_ok[dtypes[d]]) continue;
-    status = measure_product(meter, dtypes[d], m, k, NULL, 0, &seconds);
+    status = measure_product(meter, dtypes[d], &of, OP_LINEAR, &seconds);
     if (status == STATUS_OK && seconds > 0)
-      meter->rates->product[dtypes[d]] = 2.0 * m * k * k / seconds;
+      meter->rates->product[dtypes[d]] = 2.0 * of.m * of.n * of.k / seconds;
   }
   return status;
 }
@@ -226,46 +273,75 @@ static enum dtype epilogue_dtype(const struct meter *meter) {
   return narrow && rate[DTYPE_BF16] > 1.2 * rate[DTYPE_F32] ? DTYPE_BF16 : DTYPE_F32;
 }
 
-// A factor behind a product costs nothing, but is none of a library's epilogues: what is slower
-// then is the kernel (`fused`, or NULL). What activations add to that is the epilogue.
-static enum status measure_epilogue(const struct meter *meter, enum dtype dtype, double *epilogue,
-                                    double *fused) {
-  static const enum op factor[] = {OP_SCALE}, acts[] = {OP_GELU, OP_GELU};
-  const enum op *const ops[] = {NULL, factor, acts};
-  static const int n_ops[] = {0, 1, 2};
-  double least[] = {HUGE_VAL, HUGE_VAL, HUGE_VAL};
-  int32_t m, k;
-  product_size(meter, &m, &k);
-  for (int i = 0; i < 3 * ROUNDS; i++) { // in turn: speeds drift, and it is differences that count
+// One product with each of `acts` behind it, in turn, since speeds drift and it is differences that
+// count: the least seconds of each, HUGE_VAL where there are none.
+static enum status measure_acts(const struct meter *meter, enum dtype dtype,
+                                const struct product_shape *shape, const enum op acts[2],
+                                double least[2]) {
+  least[0] = least[1] = HUGE_VAL;
+  for (int i = 0; i < 2 * ROUNDS; i++) {
     double seconds = 0;
-    enum status status = measure_product(meter, dtype, m, k, ops[i % 3], n_ops[i % 3], &seconds);
+    enum status status = measure_product(meter, dtype, shape, acts[i % 2], &seconds);
     if (status != STATUS_OK) return status;
-    if (seconds > 0 && seconds < least[i % 3]) least[i % 3] = seconds;
+    if (seconds > 0 && seconds < least[i % 2]) least[i % 2] = seconds;
   }
-  double plain = least[0], scaled = least[1], both = least[2];
-  if (!(plain < HUGE_VAL && scaled < HUGE_VAL && both < HUGE_VAL)) return STATUS_OK;
-  double added = both - scaled;
-  if (added < LEAST_SHARE * scaled) added = LEAST_SHARE * scaled;
-  *epilogue = 2 * GELU_FLOPS * m * k / added;
-  if (fused) *fused = scaled > plain ? plain / scaled : 1;
+  return STATUS_OK;
+}
+
+// A ReLU behind a product costs nothing, but is none of a library's epilogues: what is slower then
+// is the kernel.
+static enum status measure_fused(const struct meter *meter) {
+  static const enum op acts[2] = {OP_LINEAR, OP_RELU};
+  struct product_shape of = large_product(meter);
+  double least[2];
+  enum status status = measure_acts(meter, epilogue_dtype(meter), &of, acts, least);
+  if (status == STATUS_OK && least[0] < HUGE_VAL && least[1] < HUGE_VAL)
+    meter->rates->fused_product = least[1] > least[0] ? least[0] / least[1] : 1;
+  return status;
+}
+
+// Seconds of work behind a product that takes `alone` without it and `both` with it. On a GPU part
+// of it hides behind the arithmetic, as the memory traffic, `memory` seconds, does (graph/cost.c):
+// what it takes is more than what it adds.
+static double behind_product(const struct meter *meter, double alone, double both, double memory) {
+  double p = meter->rates->overlap, least = LEAST_SHARE * alone;
+  if (both < alone + least) both = alone + least;
+  if (p <= 0) return both - alone;
+  return pow(pow(both, p) - pow(alone, p) + pow(memory, p), 1 / p) - memory;
+}
+
+// What a GELU takes behind a product, more than a ReLU, which the same kernel has; of few enough
+// columns of x for it to be a good part of the whole.
+static enum status measure_epilogue(const struct meter *meter, enum dtype dtype, double *rate) {
+  static const enum op acts[2] = {OP_RELU, OP_GELU};
+  const struct device_rates *rates = meter->rates;
+  struct product_shape of = large_product(meter);
+  double least[2], values = (double)of.m * of.n;
+  of.k /= 4;
+  enum status status = measure_acts(meter, dtype, &of, acts, least);
+  if (status != STATUS_OK || !(least[0] < HUGE_VAL && least[1] < HUGE_VAL)) return status;
+  double bytes = ((double)of.m * of.k + (double)of.n * of.k + values) * (double)dtype_bytes(dtype),
+         start = meter->alone + rates->start_us / 1e6, product = rest_of(least[0], start);
+  *rate = GELU_FLOPS * values /
+          behind_product(meter, product, product + least[1] - least[0], bytes / rates->copy);
   return STATUS_OK;
 }
 
 static enum status measure_epilogues(const struct meter *meter) {
   struct device_rates *rates = meter->rates;
   enum dtype dtype = epilogue_dtype(meter);
-  enum status status = measure_epilogue(meter, dtype, &rates->epilogue, &rates->fused_product);
+  enum status status = measure_fused(meter);
+  if (status == STATUS_OK) status = measure_epilogue(meter, dtype, &rates->epilogue);
   if (status == STATUS_OK && dtype != DTYPE_F32 && rates->epilogue_f32 > 0)
-    status = measure_epilogue(meter, DTYPE_F32, &rates->epilogue_f32, NULL);
+    status = measure_epilogue(meter, DTYPE_F32, &rates->epilogue_f32);
   return status;
 }
 
 // An attention over one sequence, and its scores.
 static enum status measure_attention(const struct meter *meter, enum dtype dtype, double *scores,
                                      double *seconds) {
-  int32_t heads = is_wide(meter) ? 16 : 4, m, k;
+  int32_t heads = is_wide(meter) ? 16 : 4, m = large_product(meter).m;
   struct probe_plan probe;
-  product_size(meter, &m, &k);
   probe_init(&probe, meter->backend, meter->device, meter->lane);
   int32_t in[3];
   for (int i = 0; i < 3; i++)
@@ -274,11 +350,6 @@ static enum status measure_attention(const struct meter *meter, enum dtype dtype
   int32_t y = probe_node(&probe, OP_ATTENTION, in, 3, &of, dtype);
   *scores = (double)heads * m * m, *seconds = 0;
   return time_of(meter, &probe, y, FUSION_ON, m, seconds);
-}
-
-// What is left of a whole without a part, which is something.
-static double rest_of(double whole, double part) {
-  return whole - part > LEAST_SHARE * whole ? whole - part : LEAST_SHARE * whole;
 }
 
 // What a fused attention does between its products, beside these at their own rate; and, where
@@ -373,14 +444,14 @@ static int64_t larger(int64_t a, int64_t b) {
 
 // One arena for all: the three matrices of a sum, of a gated product, or two of a chain in cache.
 static enum status open_lane(struct meter *meter) {
-  int32_t m, k, rows = memory_rows(meter), cached = cached_rows(meter);
-  product_size(meter, &m, &k);
-  int64_t floats = larger((int64_t)larger(rows, cached) * COLS,
-                          larger((int64_t)m * k, FINISH_ROWS * FINISH_COLS));
-  struct lane_sizes sizes = {.arena_bytes = 3 * (int64_t)sizeof(float) * floats + (1 << 20),
-                             .max_tokens =
-                                 (int32_t)larger(larger(rows, cached), larger(m, FINISH_ROWS)),
-                             .max_seqs = 1};
+  struct product_shape product = large_product(meter);
+  int64_t rows = larger(memory_rows(meter), cached_rows(meter)),
+          floats = larger(rows * COLS,
+                          larger((int64_t)product.m * product.n, FINISH_ROWS * FINISH_COLS));
+  struct lane_sizes sizes = {
+      .arena_bytes = 3 * (int64_t)sizeof(float) * floats + (1 << 20),
+      .max_tokens = (int32_t)larger(larger(rows, norm_rows(meter)), larger(product.m, FINISH_ROWS)),
+      .max_seqs = 1};
   return meter->backend->lane_open(meter->device, &sizes, &meter->lane, meter->err);
 }
 
@@ -388,7 +459,7 @@ enum status measure_rates(const struct backend_ops *backend, struct device *devi
                           const struct measure_options *options, struct device_rates *out,
                           struct error *err) {
   *out = backend->caps(device)->plan.rates;
-  struct meter meter = {backend, device, NULL, with_defaults(options, out), out, err};
+  struct meter meter = {backend, device, NULL, with_defaults(options, out), out, err, 0};
   double *const mixes[] = {&out->read, &out->triad, &out->copy, &out->write};
   enum status status = open_lane(&meter);
   for (int mix = MIX_READ; mix <= MIX_WRITE && status == STATUS_OK; mix++)

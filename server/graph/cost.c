@@ -9,9 +9,8 @@
 #include <stdlib.h>
 
 #define US 1e6
-#define ATTENTION_TILE 128  // queries that pass over the keys and values together
-#define ATTENTION_HALF 64   // of them, that one of its two halves computes
-#define ATTENTION_START 128 // keys whose time a tile takes to start and to end
+#define ATTENTION_TILE 128 // queries that pass over the keys and values together
+#define ATTENTION_HALF 64  // of them, that one of its two halves computes; all of them in fp32
 #define NORM_ROWS 128     // of a group of blocks that computes a product and the norm of its result
 #define NORM_BLOCKS 8     // of such a group at most
 #define NORM_START 1e-6   // seconds to finish the rows of a group, whatever it has
@@ -89,11 +88,15 @@ static struct again read_again(const struct kernel_work *work, const struct devi
 }
 
 // ---- operations ----
+// In fp32, where attention does not run on what products run on.
+static bool attention_is_plain(const struct kernel_work *work, const struct device_rates *rates) {
+  return work->dtype == DTYPE_F32 && work->kind != STEP_LINEAR && rates->attention_f32 > 0;
+}
+
 static double product_rate(const struct kernel_work *work, const struct device_rates *rates) {
   double rate =
       rates->product[work->dtype] > 0 ? rates->product[work->dtype] : rates->product[DTYPE_F32];
-  if (work->dtype == DTYPE_F32 && work->kind != STEP_LINEAR && rates->attention_f32 > 0)
-    rate = rates->attention_f32;
+  if (attention_is_plain(work, rates)) rate = rates->attention_f32;
   bool own = rates->library_epilogues && work->kind == STEP_LINEAR &&
              product_class_of(work, rates) == CLASS_OWN;
   return own ? rate * rates->fused_product : rate;
@@ -135,23 +138,24 @@ static double grouped_seconds(const struct kernel_work *work, const struct devic
   return best;
 }
 
-// A fused attention by tiles of queries of one head, over all keys of their sequence.
+// A fused attention by tiles of queries of one head, over all keys of their sequence. A tile takes
+// as much longer, to start and to end, as if the sequence had so many keys more as it has queries.
 static double attention_seconds(const struct kernel_work *work, const struct device_rates *rates,
                                 const struct batch_size *batch) {
   double seconds = traffic_at(&work->product_flops, batch) / product_rate(work, rates) +
                    traffic_at(&work->softmax_flops, batch) / rates->softmax;
   double length = (double)batch->sum_sq / most((double)batch->n_tokens, 1);
   if (rates->units == 0 || length <= 0) return seconds;
+  double tile = attention_is_plain(work, rates) ? ATTENTION_HALF : ATTENTION_TILE;
   // of a causal one, the tile on the diagonal is computed in full
   double counted = work->causal ? (length + 1) / 2 : length,
-         keys = (work->causal ? (length + ATTENTION_TILE) / 2 : length) + ATTENTION_START;
-  double mean = (double)batch->n_tokens / (double)batch->n_seqs,
-         tiles_each = ceil(mean / ATTENTION_TILE),
+         keys = (work->causal ? (length + tile) / 2 : length) + tile;
+  double mean = (double)batch->n_tokens / (double)batch->n_seqs, tiles_each = ceil(mean / tile),
          tiles = work->heads * (double)batch->n_seqs * tiles_each;
-  double one = seconds * keys / counted * ATTENTION_TILE / (double)batch->n_tokens * rates->units /
-               work->heads;
+  double one =
+      seconds * keys / counted * tile / (double)batch->n_tokens * rates->units / work->heads;
   // half a tile takes as long, but two of them share a unit
-  double used = ceil(mean / ATTENTION_HALF) * ATTENTION_HALF / (tiles_each * ATTENTION_TILE);
+  double used = ceil(mean / ATTENTION_HALF) * ATTENTION_HALF / (tiles_each * tile);
   return most(one, one * used * ceil(tiles / rates->units));
 }
 
