@@ -20,7 +20,7 @@ struct maker {
 static void put_quoted(struct out *out, const char *text) {
   char clean[LIMIT_NAME_BYTES * 2], escaped[2 * sizeof clean];
   size_t n = 0;
-  out_clean(text, sizeof clean - 1, clean);
+  out_clean(text, sizeof clean - 1, clean, sizeof clean);
   for (const char *c = clean; *c; c++) {
     if (*c == '"' || *c == '\\') escaped[n++] = '\\';
     escaped[n++] = *c;

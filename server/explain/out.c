@@ -88,8 +88,9 @@ void out_free(struct out *out) {
   *out = (struct out){0};
 }
 
-const char *out_clean(const char *text, int width, char *buffer) {
+const char *out_clean(const char *text, int width, char *buffer, size_t bytes) {
   int n = 0;
+  if ((size_t)width >= bytes) width = (int)bytes - 1;
   for (; text[n] && n < width; n++)
     buffer[n] = clean_char(text[n]);
   buffer[n] = '\0';
@@ -97,11 +98,12 @@ const char *out_clean(const char *text, int width, char *buffer) {
   return buffer;
 }
 
-const char *out_name(const char *text, int width, char *buffer) {
-  int bytes = (int)strlen(text), head = (width - 1) / 2;
-  if (bytes <= width || head < 1) return out_clean(text, width, buffer);
+const char *out_name(const char *text, int width, char *buffer, size_t bytes) {
+  if ((size_t)width >= bytes) width = (int)bytes - 1;
+  int length = (int)strlen(text), head = (width - 1) / 2;
+  if (length <= width || head < 1) return out_clean(text, width, buffer, bytes);
   for (int i = 0; i < width; i++)
-    buffer[i] = clean_char(text[i < head ? i : bytes - width + i]);
+    buffer[i] = clean_char(text[i < head ? i : length - width + i]);
   memcpy(buffer + head, "..", 2);
   buffer[width] = '\0';
   return buffer;

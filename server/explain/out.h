@@ -22,12 +22,12 @@ void out_xml(struct out *out, const char *text);
 void out_free(struct out *out);
 
 // What is not printable ASCII becomes '?': nothing drives a terminal or breaks a document. At most
-// `width` characters, of which the last two are ".." when it was cut. Returns `buffer`
-// [width + 1].
-const char *out_clean(const char *text, int width, char *buffer);
+// `width` characters (>= 0), and what fits into buffer[bytes] (>= 1), of which the last two are
+// ".." when it was cut. Returns `buffer`.
+const char *out_clean(const char *text, int width, char *buffer, size_t bytes);
 // The same for names of tensors, which differ at their ends: where one is too long, ".." stands in
 // its middle.
-const char *out_name(const char *text, int width, char *buffer);
+const char *out_name(const char *text, int width, char *buffer, size_t bytes);
 
 // Numbers for people, three digits: "1.57 MB", "12.3 us", "2.10 GFLOP". Into buffer[OUT_NUMBER];
 // returned.

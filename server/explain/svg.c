@@ -104,11 +104,12 @@ static void header(const struct facts *facts, struct out *out) {
   const struct fact_plan *off = &facts->plans[SIDE_OFF], *on = &facts->plans[SIDE_FUSED];
   char line[400], name[64], device[100];
   snprintf(line, sizeof line, "%s: %s, and one operation at a time",
-           out_clean(model->name, 60, name), "fused");
+           out_clean(model->name, 60, name, sizeof name), "fused");
   svg_text(out, SVG_MARGIN, 44, "h1", line);
   snprintf(line, sizeof line, "%s %s, %lld %s%s", facts->caps->name,
-           out_clean(facts->caps->description, 90, device), (long long)facts->batch.n_tokens,
-           model->has_sequences ? "tokens" : "rows", model->has_sequences ? "" : " a batch");
+           out_clean(facts->caps->description, 90, device, sizeof device),
+           (long long)facts->batch.n_tokens, model->has_sequences ? "tokens" : "rows",
+           model->has_sequences ? "" : " a batch");
   if (model->has_sequences) {
     size_t used = strlen(line);
     snprintf(line + used, sizeof line - used, " in %lld sequence%s", (long long)facts->batch.n_seqs,

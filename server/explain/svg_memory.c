@@ -16,7 +16,7 @@ static const char *buffer_kind(const struct fact_plan *plan, const struct fact_b
 static void buffer_box(const struct facts *facts, const struct fact_plan *plan,
                        const struct fact_buffer *buffer, double left, double top, double per_byte,
                        struct out *out) {
-  char name[64], size[OUT_NUMBER], shown[64];
+  char name[64], size[OUT_NUMBER], shown[96]; // one over the whole panel has 78
   int32_t n = plan->plan->n_steps, first = buffer->first < 0 ? 0 : buffer->first,
           last = buffer->last >= n ? n - 1 : buffer->last;
   double step = (double)PANEL_WIDTH / n, x = left + first * step, width = (last - first + 1) * step;
@@ -26,12 +26,13 @@ static void buffer_box(const struct facts *facts, const struct fact_plan *plan,
       out,
       "<rect x=\"%.1f\" y=\"%.2f\" width=\"%.1f\" height=\"%.2f\" class=\"cell dot %s\"><title>", x,
       y, width, height, buffer_kind(plan, buffer));
-  out_xml(out, out_name(facts_tensor_name(facts, buffer->tensor), 60, name));
+  out_xml(out, out_name(facts_tensor_name(facts, buffer->tensor), 60, name, sizeof name));
   out_add(out, ": %s at %lld, kernels %d to %d</title></rect>\n",
           out_bytes((double)buffer->bytes, size), (long long)buffer->offset_bytes, first, last);
   if (height < 13 || width < 40) return;
   svg_text(out, x + width / 2, y + height / 2 + 4, "small mid",
-           out_name(facts_tensor_name(facts, buffer->tensor), svg_fits(width - 4, 11), shown));
+           out_name(facts_tensor_name(facts, buffer->tensor), svg_fits(width - 4, 11), shown,
+                    sizeof shown));
 }
 
 static void panel(const struct facts *facts, enum side mode, double left, double top, double most,
@@ -50,7 +51,10 @@ static void panel(const struct facts *facts, enum side mode, double left, double
     buffer_box(facts, plan, &plan->buffers[b], left, top, per_byte, out);
     drawn++;
   }
-  snprintf(text, sizeof text, "kernels 0 to %d, in their order", plan->plan->n_steps - 1);
+  if (plan->plan->n_steps == 0)
+    snprintf(text, sizeof text, "no kernels");
+  else
+    snprintf(text, sizeof text, "kernels 0 to %d, in their order", plan->plan->n_steps - 1);
   svg_text(out, left + PANEL_WIDTH / 2.0, top + PANEL_HEIGHT + 18, "small dim mid", text);
 }
 

@@ -51,8 +51,9 @@ static void kernel_box(const struct pair *pair, enum side mode, const struct fac
           x, y, width, height, svg_kind(kernel->step), x, y, height, svg_kind(kernel->step));
   svg_text(pair->out, x + 26, y + height / 2 + 4, "small dim end",
            facts_point_name(mode, kernel->point, point));
-  svg_text(pair->out, x + 34, y + height / 2 + 4, "small",
-           out_clean(facts_label(kernel->step, label), svg_fits(width - 96, 11), shown));
+  svg_text(
+      pair->out, x + 34, y + height / 2 + 4, "small",
+      out_clean(facts_label(kernel->step, label), svg_fits(width - 96, 11), shown, sizeof shown));
   svg_text(pair->out, x + width - 8, y + height / 2 + 4, "small dim end",
            out_us(kernel->cost.us, time));
 }

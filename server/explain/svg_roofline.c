@@ -314,7 +314,7 @@ static double legend(const struct facts *facts, enum side mode, struct out *out,
     badge(out, LEGEND_X + BADGE, y - 4, svg_kind(kernel->step), mode,
           facts_point_name(mode, p, name));
     svg_text(out, LEGEND_X + 26, y, "small",
-             out_clean(facts_label(kernel->step, text), svg_fits(250, 11), shown));
+             out_clean(facts_label(kernel->step, text), svg_fits(250, 11), shown, sizeof shown));
     snprintf(text, sizeof text, "%dx", point->count);
     svg_text(out, LEGEND_X + 318, y, "small dim end", text);
     snprintf(text, sizeof text, "%.1f %%",

@@ -30,12 +30,12 @@ static void about(const struct facts *facts, struct out *out) {
   const struct model *model = facts->model;
   char name[LIMIT_NAME_BYTES + 1], version[40], device[160], a[OUT_NUMBER], b[OUT_NUMBER],
       c[OUT_NUMBER];
-  out_clean(model->name, LIMIT_NAME_BYTES, name);
+  out_clean(model->name, LIMIT_NAME_BYTES, name, sizeof name);
   out_add(out, "%s, version %s: what Fusewire makes of it\n", name,
-          out_clean(model->version, 32, version));
+          out_clean(model->version, 32, version, sizeof version));
   out_fill(out, '=', (int)(strlen(name) + strlen(version)) + 37);
   out_add(out, "\n\ndevice    %s: %s\n", facts->caps->name,
-          out_clean(facts->caps->description, 120, device));
+          out_clean(facts->caps->description, 120, device, sizeof device));
   out_add(out, "          memory %s, row programs %s", out_rate(facts_bandwidth(facts), "B", a),
           out_rate(facts->rates->vector, "FLOP", b));
   out_add(out, ", %s products %s, %.3g us to start a kernel\n", dtype_name(model->compute),
@@ -142,10 +142,10 @@ static void node_line(const struct facts *facts, int32_t index, const struct col
   char name[OPERAND_MOST + 1], shape[64];
   tensor_shape(result, shape, sizeof shape);
   out_add(out, "%4d  %-10s -> %-*s %-*s of ", index, op_name(node->op), columns->name,
-          out_name(result->name, columns->name, name), columns->shape, shape);
+          out_name(result->name, columns->name, name, sizeof name), columns->shape, shape);
   for (int i = 0; i < node->n_in; i++)
     out_add(out, "%s%s", i ? ", " : "",
-            out_name(graph->tensors[node->in[i]].name, OPERAND_MOST, name));
+            out_name(graph->tensors[node->in[i]].name, OPERAND_MOST, name, sizeof name));
   if (node->op == OP_ATTENTION)
     out_add(out, "; %d heads%s", node->attrs.heads, node->attrs.causal ? ", causal" : "");
   out_raw(out, "\n");
@@ -181,7 +181,7 @@ static void kernel_line(const struct fact_plan *plan, const struct fold *fold, i
       c[OUT_NUMBER], d[OUT_NUMBER], e[OUT_NUMBER], f[OUT_NUMBER], g[OUT_NUMBER], h[OUT_NUMBER];
   out_add(out, "%4d %4s  %-34s %8s %8s %8s %8s %8s %11s %6s %8s  %s\n", fold->first + at,
           facts_point_name(plan->side, kernel->point, point),
-          out_clean(facts_label(kernel->step, label), 34, shown),
+          out_clean(facts_label(kernel->step, label), 34, shown, sizeof shown),
           out_bytes(cost.read.compulsory, a), out_bytes(cost.write.compulsory, b),
           out_bytes(facts_expected(&cost), c), out_bytes(facts_lower(&cost), g),
           out_bytes(facts_upper(&cost), h), out_flops(cost.flops, d),

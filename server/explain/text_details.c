@@ -87,8 +87,9 @@ static void edge_ends(const struct node *from, const struct node *to, const char
     a = a < half ? a : b < half ? room - b : half;
     b = room - a < b ? room - a : b;
   }
-  snprintf(ends, EDGE_WIDTH + 1, "%s %s %s %s %s", op_name(from->op), out_name(first, a, left),
-           arrow, op_name(to->op), out_name(second, b, right));
+  snprintf(ends, EDGE_WIDTH + 1, "%s %s %s %s %s", op_name(from->op),
+           out_name(first, a, left, sizeof left), arrow, op_name(to->op),
+           out_name(second, b, right, sizeof right));
 }
 
 static void edge_text(const struct facts *facts, const struct edge_line *line, struct out *out) {
@@ -187,7 +188,7 @@ static void buffer_line(const struct facts *facts, const struct fact_plan *plan,
   snprintf(life, sizeof life, "%s..%s", life_end(buffer->first, plan->plan->n_steps, first),
            life_end(buffer->last, plan->plan->n_steps, last));
   out_add(out, "%-34s %-24s %-6s %12lld %10s   %s\n",
-          out_name(facts_tensor_name(facts, buffer->tensor), 34, name), shape,
+          out_name(facts_tensor_name(facts, buffer->tensor), 34, name, sizeof name), shape,
           buffer->place == PLACE_TILE ? "tile" : "arena", (long long)buffer->offset_bytes,
           out_bytes((double)buffer->bytes, a), life);
 }
@@ -258,9 +259,9 @@ static void point_line(const struct facts *facts, const struct fact_plan *plan, 
   snprintf(x, sizeof x, isfinite(kernel->intensity) ? "%.3g" : "-", kernel->intensity);
   out_add(out, "%8s  %4dx %-36s %7s %15s %15s %6.0f %% %9s %5.1f %%\n",
           facts_point_name(plan->side, index, name), point->count,
-          out_clean(facts_label(kernel->step, label), 36, shown), x, out_rate(rate, "FLOP", a),
-          out_rate(roof, "FLOP", b), roof > 0 ? 100 * rate / roof : 0, out_us(point->us, c),
-          plan->total.us > 0 ? 100 * point->us / plan->total.us : 0);
+          out_clean(facts_label(kernel->step, label), 36, shown, sizeof shown), x,
+          out_rate(rate, "FLOP", a), out_rate(roof, "FLOP", b), roof > 0 ? 100 * rate / roof : 0,
+          out_us(point->us, c), plan->total.us > 0 ? 100 * point->us / plan->total.us : 0);
 }
 
 static void roofline_text(const struct facts *facts, struct out *out) {

@@ -230,14 +230,20 @@ static void numbers_for_people(void **state) {
   assert_string_equal(out_us(12.345, text), "12.3 us");
   assert_string_equal(out_us(1e9, text), "1000 s");
   assert_string_equal(out_rate(741e12, "FLOP", text), "741 TFLOP/s");
-  assert_string_equal(out_clean("a\x1b[31m\xff-long", 8, text), "a?[31m..");
-  assert_string_equal(out_name("a\x1b[31m\xff-long\n", 8, text), "a?[..ng?");
-  assert_string_equal(out_name("abcdefghij", 10, text), "abcdefghij");
-  assert_string_equal(out_name("abcdefghij", 9, text), "abcd..hij");
-  assert_string_equal(out_name("abcdefghij", 4, text), "a..j");
-  assert_string_equal(out_name("abcdefghij", 3, text), "a..");
-  assert_string_equal(out_name("abcdefghij", 2, text), "..");
-  assert_string_equal(out_name("abcdefghij", 0, text), "");
+  assert_string_equal(out_clean("a\x1b[31m\xff-long", 8, text, sizeof text), "a?[31m..");
+  assert_string_equal(out_name("a\x1b[31m\xff-long\n", 8, text, sizeof text), "a?[..ng?");
+  assert_string_equal(out_name("abcdefghij", 10, text, sizeof text), "abcdefghij");
+  assert_string_equal(out_name("abcdefghij", 9, text, sizeof text), "abcd..hij");
+  assert_string_equal(out_name("abcdefghij", 4, text, sizeof text), "a..j");
+  assert_string_equal(out_name("abcdefghij", 3, text, sizeof text), "a..");
+  assert_string_equal(out_name("abcdefghij", 2, text, sizeof text), "..");
+  assert_string_equal(out_name("abcdefghij", 0, text, sizeof text), "");
+  // Wider than the buffer: what fits.
+  char small[8] = "1234567", one[1] = "x";
+  assert_string_equal(out_clean("abcdefghij", 78, small, sizeof small), "abcde..");
+  assert_string_equal(out_name("abcdefghij", 78, small, sizeof small), "abc..ij");
+  assert_string_equal(out_name("abcdefghij", 8, small, sizeof small), "abc..ij");
+  assert_string_equal(out_name("abcdefghij", 78, one, sizeof one), "");
 }
 
 int main(void) {
