@@ -257,7 +257,7 @@ static int32_t step_attention(struct builder *b, const struct conf_node *step) {
   node.attrs.heads = read_int(b, step, "heads", LIMIT_HEADS, 1);
   node.attrs.kv_heads = read_int(b, step, "kv_heads", LIMIT_HEADS, node.attrs.heads);
   bool ok = build_ends(b, step, 3, node.in, "attention", out);
-  ok &= read_float(b, step, "factor", 0, 1e6, &factor);
+  ok &= read_float(b, step, "factor", 1e-30, 1e6, &factor);
   ok &= (causal == NULL || conf_bool(b->report, causal, &node.attrs.causal));
   if (!ok || heads == NULL || node.attrs.heads < 0 || node.attrs.kv_heads < 0) return BUILD_UNKNOWN;
   node.attrs.factor = (float)factor;

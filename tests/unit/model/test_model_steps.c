@@ -35,6 +35,9 @@ static void step_mistakes(void **state) {
   refuses_steps("  - scale: {out: y}\n", "5:12: graph[0].scale: key \"factor\" is missing\n");
   refuses_steps("  - scale: {factor: inf, out: y}\n",
                 "5:21: graph[0].scale.factor: expected a number from -1e+30 to 1e+30, found inf\n");
+  // 0, and what is 0 as a float, would say "1/sqrt of the head size" to the graph.
+  refuses(with_sequence_steps("  - attention: {in: [x, x, x], heads: 2, factor: 1e-60, out: y}\n"),
+          "5:50: graph[0].attention.factor: expected a number from 1e-30 to 1e+06, found 1e-60\n");
   refuses_steps("  - add: {in: x, out: y}\n",
                 "5:15: graph[0].add.in: expected 2 tensors in `in`, found 1\n");
   refuses_steps(
