@@ -122,11 +122,19 @@ static bool is_wide(const struct meter *meter) {
   return meter->backend->caps(meter->device)->n_threads == 0;
 }
 
+static bool has_bf16(const struct meter *meter) {
+  return meter->backend->caps(meter->device)->plan.dtype_ok[DTYPE_BF16];
+}
+
+// Whose bytes take least beside the operations; a CPU's conversions would take more.
+static enum dtype small_dtype(const struct meter *meter) {
+  return is_wide(meter) && has_bf16(meter) ? DTYPE_BF16 : DTYPE_F32;
+}
+
 // Products of a small batch, one behind the other; with `between` a step of another kind behind
 // each of them, as plans have it: seconds.
 static enum status measure_steps(const struct meter *meter, bool between, double *seconds) {
-  bool narrow = meter->backend->caps(meter->device)->plan.dtype_ok[DTYPE_BF16];
-  enum dtype dtype = narrow ? DTYPE_BF16 : DTYPE_F32;
+  enum dtype dtype = small_dtype(meter);
   struct probe_plan probe;
   probe_init(&probe, meter->backend, meter->device, meter->lane);
   int32_t x = probe_input(&probe, dtype, SMALL_COLS), y = x,
@@ -215,12 +223,13 @@ static enum status measure_norms(const struct meter *meter) {
 
 static enum status measure_vector(const struct meter *meter) {
   struct device_rates *rates = meter->rates;
-  enum status status = measure_op(meter, OP_SCALE, LONG_CHAIN, DTYPE_F32, 1, &rates->vector);
+  enum status status =
+      measure_op(meter, OP_SCALE, LONG_CHAIN, small_dtype(meter), 1, &rates->vector);
   if (status == STATUS_OK) status = measure_norms(meter);
   if (status == STATUS_OK)
     status = measure_op(meter, OP_GELU, CHAIN, DTYPE_F32, GELU_FLOPS, &rates->special);
   if (status != STATUS_OK) return status;
-  if (!meter->backend->caps(meter->device)->plan.dtype_ok[DTYPE_BF16]) {
+  if (!has_bf16(meter)) {
     rates->special_16 = rates->special;
     return STATUS_OK;
   }
@@ -269,8 +278,7 @@ static enum status measure_products(const struct meter *meter) {
 // The one that the device's products are made for.
 static enum dtype epilogue_dtype(const struct meter *meter) {
   const double *rate = meter->rates->product;
-  bool narrow = meter->backend->caps(meter->device)->plan.dtype_ok[DTYPE_BF16];
-  return narrow && rate[DTYPE_BF16] > 1.2 * rate[DTYPE_F32] ? DTYPE_BF16 : DTYPE_F32;
+  return has_bf16(meter) && rate[DTYPE_BF16] > 1.2 * rate[DTYPE_F32] ? DTYPE_BF16 : DTYPE_F32;
 }
 
 // One product with each of `acts` behind it, in turn, since speeds drift and it is differences that
@@ -317,7 +325,7 @@ static enum status measure_epilogue(const struct meter *meter, enum dtype dtype,
   const struct device_rates *rates = meter->rates;
   struct product_shape of = large_product(meter);
   double least[2], values = (double)of.m * of.n;
-  of.k /= 4;
+  of.k /= 8;
   enum status status = measure_acts(meter, dtype, &of, acts, least);
   if (status != STATUS_OK || !(least[0] < HUGE_VAL && least[1] < HUGE_VAL)) return status;
   double bytes = ((double)of.m * of.k + (double)of.n * of.k + values) * (double)dtype_bytes(dtype),
