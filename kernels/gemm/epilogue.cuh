@@ -154,40 +154,54 @@ static __device__ __forceinline__ float epilogue_fetch_bias(const gemm_epilogue 
   return e.bias_wide ? ((const float *)e.bias)[col] : (float)((const T *)e.bias)[col];
 }
 
-// One value a column, the same for every row.
+// One value a column, the same for every row. All are asked for before the first is used, here and
+// below: otherwise a thread waits for memory once for each.
 template <class D, int N>
 static __device__ __forceinline__ void epilogue_bias(const void *p, float (&v)[N], int col,
                                                      int cols) {
+  float2 b[N / 4];
 #pragma unroll
   for (int j = 0; j < N / 4; j++) {
-    if (col + 8 * j >= cols) continue;
-    const float2 b = load_pair<D>(p, col + 8 * j);
-    v[4 * j] += b.x, v[4 * j + 1] += b.y, v[4 * j + 2] += b.x, v[4 * j + 3] += b.y;
+    b[j] = make_float2(0.0f, 0.0f);
+    if (col + 8 * j < cols) b[j] = load_pair<D>(p, col + 8 * j);
+  }
+#pragma unroll
+  for (int j = 0; j < N / 4; j++) {
+    v[4 * j] += b[j].x, v[4 * j + 1] += b[j].y;
+    v[4 * j + 2] += b[j].x, v[4 * j + 3] += b[j].y;
   }
 }
 
-// One value an element: residual or gate.
+// One value an element: residual or gate. What lies outside is 0, and its result is never stored.
 template <class D, int N>
 static __device__ __forceinline__ void
 epilogue_element(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
+  float2 b[2][N / 4];
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int64_t r = row + 8 * half;
-    if (r >= rows) continue;
 #pragma unroll
     for (int j = 0; j < N / 4; j++) {
-      if (col + 8 * j >= cols) continue;
-      const float2 b = load_pair<D>(op.operand, r * op.stride + col + 8 * j);
+      b[half][j] = make_float2(0.0f, 0.0f);
+      if (r < rows && col + 8 * j < cols)
+        b[half][j] = load_pair<D>(op.operand, r * op.stride + col + 8 * j);
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+#pragma unroll
+    for (int j = 0; j < N / 4; j++) {
       float &x = v[4 * j + 2 * half], &y = v[4 * j + 2 * half + 1];
-      x = op.kind == EPI_ADD ? x + b.x : x * b.x;
-      y = op.kind == EPI_ADD ? y + b.y : y * b.y;
+      x = op.kind == EPI_ADD ? x + b[half][j].x : x * b[half][j].x;
+      y = op.kind == EPI_ADD ? y + b[half][j].y : y * b[half][j].y;
     }
   }
 }
 
-template <class T, int DEGREE, int N>
+// Any but an activation.
+template <class T, int N>
 static __device__ __forceinline__ void
-epilogue_op_apply(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
+epilogue_op_plain(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
   const bool wide = op.dtype == DTYPE_F32;
   if (op.kind == EPI_BIAS) {
     if (wide)
@@ -198,13 +212,38 @@ epilogue_op_apply(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_
 #pragma unroll
     for (int j = 0; j < N; j++)
       v[j] *= op.imm;
-  } else if (op.kind == EPI_ACT) {
-    activate_any<DEGREE>(op.act, v);
   } else if (wide) {
     epilogue_element<float>(op, v, row, col, rows, cols);
   } else {
     epilogue_element<T>(op, v, row, col, rows, cols);
   }
+}
+
+template <class T, int DEGREE, int N>
+static __device__ __forceinline__ void
+epilogue_op_apply(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
+  if (op.kind == EPI_ACT)
+    activate_any<DEGREE>(op.act, v);
+  else
+    epilogue_op_plain<T>(op, v, row, col, rows, cols);
+}
+
+// Has a residual or a gate of a tile brought to the L2, long before it is wanted: row `row` of it,
+// `width` columns from col on, as far as they exist. Nothing, where it is not aligned for it, or
+// before sm_90.
+template <class T>
+static __device__ __forceinline__ void epilogue_prefetch(const gemm_op &op, int64_t row, int col,
+                                                         int width, int64_t rows, int cols) {
+#if __CUDA_ARCH__ >= 900
+  if ((op.kind != EPI_ADD && op.kind != EPI_MUL) || row >= rows || col >= cols) return;
+  const int size = op.dtype == DTYPE_F32 ? 4 : (int)sizeof(T);
+  const char *from = (const char *)op.operand + (row * op.stride + col) * size;
+  const int bytes = (cols - col < width ? cols - col : width) * size / 16 * 16;
+  if ((uintptr_t)from % 16 != 0 || bytes == 0) return;
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#else
+  (void)op, (void)row, (void)col, (void)width, (void)rows, (void)cols;
+#endif
 }
 
 template <class T, int N>

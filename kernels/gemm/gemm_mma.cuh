@@ -37,6 +37,7 @@ struct mma_args {
   int64_t m, x_stride, w_stride;
   int32_t n, k;
   struct gemm_output y;
+  bool plain; // no activation in the epilogue
   struct gemm_epilogue epilogue;
 };
 
@@ -112,18 +113,24 @@ static __device__ __forceinline__ void mma_multiply(float (&d)[C::MB][C::NB * 4]
 }
 
 // v: squares of 16 x 8 results side by side, this thread's first value at (row, col).
-template <class C, int SQUARES>
-static __device__ __forceinline__ void mma_finish(const mma_args &args, float (&v)[SQUARES * 4],
-                                                  int64_t row, int col) {
-#pragma unroll 1
-  for (int o = 0; o < args.epilogue.n; o++)
-    epilogue_op_apply<typename C::T, C::DEGREE>(args.epilogue.op[o], v, row, col, args.m, args.n);
+template <int SQUARES>
+static __device__ __forceinline__ void
+mma_store(const mma_args &args, const float (&v)[SQUARES * 4], int64_t row, int col) {
 #pragma unroll
   for (int i = 0; i < SQUARES * 2; i++) {
     const int64_t r = row + (i & 1) * 8;
     const int c = col + i / 2 * 8;
     if (r < args.m && c < args.n) store_pair(args.y, v[2 * i], v[2 * i + 1], r, c);
   }
+}
+
+template <class C, int SQUARES>
+static __device__ __forceinline__ void mma_finish(const mma_args &args, float (&v)[SQUARES * 4],
+                                                  int64_t row, int col) {
+#pragma unroll 1
+  for (int o = 0; o < args.epilogue.n; o++)
+    epilogue_op_apply<typename C::T, C::DEGREE>(args.epilogue.op[o], v, row, col, args.m, args.n);
+  mma_store<SQUARES>(args, v, row, col);
 }
 
 template <class C>
@@ -166,6 +173,9 @@ static inline mma_args mma_fill(const struct kernel_call *call) {
   a.x_stride = in[0].stride, a.w_stride = in[1].stride;
   a.y = gemm_output{y->data, y->stride, p->n, p->y_dtype, gemm_pairs(y, p)};
   gemm_fill_epilogue(call, &a.epilogue, &act, false);
+  a.plain = true;
+  for (int i = 0; i < p->n_epilogue; i++)
+    a.plain &= p->epilogue[i].kind != EPI_ACT;
   return a;
 }
 

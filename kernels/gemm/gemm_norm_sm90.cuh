@@ -155,6 +155,14 @@ gemm_norm_swap(const gemm_norm_args &args, const gemm_norm_exchange &x, uint32_t
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32,
             first = gemm_norm_rank(args) * C::CHUNKS, chunks = args.blocks * C::CHUNKS;
   const int at = first * 128 + lane / 4 * 16;
+  if (args.blocks == 1) { // the whole row is here
+#pragma unroll
+    for (int c = 0; c < NORM_CHUNKS_MAX; c++)
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        all[c][i] = c < C::CHUNKS ? mine[c % C::CHUNKS][i] : 0.0f;
+    return;
+  }
   if (args.blocks == args.cluster) {
     const uint32_t bar = base + C::TURN_AT + (turn % 2 * 8 + warp) * 8,
                    box = base + C::EXCHANGE_AT + turn % 2 * C::TURN_BYTES + warp * C::WARP_BYTES;
@@ -334,7 +342,7 @@ gemm_norm_finish(float (&d)[C::BN / 2], const uint4 (&residual)[2][C::BN / 32],
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = args.blocks * C::CHUNKS;
   const uint32_t weights = base + C::WEIGHTS_AT + lane % 4 * 32;
   float mean[2][C::CHUNKS], sum[2][C::CHUNKS], squares[2][C::CHUNKS];
-  if (args.blocks == args.cluster && lane == 0)
+  if (args.blocks == args.cluster && args.blocks > 1 && lane == 0)
     mbar_expect(base + C::TURN_AT + (turn % 2 * 8 + warp) * 8, (uint32_t)chunks * 128);
   gemm_norm_add<C>(d, residual, weights, sum);
   if (args.sum) gemm_norm_write_sum<C>(d, args, at);

@@ -98,6 +98,18 @@ gemm_finish_direct(const float (&d)[C::HALVES][C::BN / 2], const gemm_args &args
   }
 }
 
+// A row of what the epilogue reads from memory itself, towards the L2: each thread has one.
+template <class C, int ACT>
+static __device__ __forceinline__ void gemm_prefetch_operands(const gemm_args &args, int64_t row,
+                                                              int col0) {
+  static_assert(C::BM == 128, "a thread a row");
+  const gemm_epilogue &e = args.epilogue;
+  const int n = ACT == GEMM_ACT_ANY ? e.n : e.residual;
+#pragma unroll 1
+  for (int o = 0; o < n; o++)
+    epilogue_prefetch<typename C::T>(e.op[o], row, col0, C::BN, args.m, args.n);
+}
+
 // The products of one tile in this warpgroup's turn, the last still under way. The stage that they
 // read, not yet released.
 template <class C>
@@ -142,6 +154,8 @@ gemm_consume_pingpong(const gemm_args &args, const CUtensorMap *map_y, const CUt
     const int64_t row0 = (int64_t)(m * C::CLUSTER + cluster_rank()) * C::BM + warp % 4 * 16;
     if (args.residual_bulk)
       gemm_fetch_residual<C>(args, map_r, at.boxes(), at.residual_bar(), row0, n * C::BN);
+    else if (!C::DIRECT)
+      gemm_prefetch_operands<C, ACT>(args, row0 - warp % 4 * 16 + threadIdx.x % 128, n * C::BN);
     at.put_bias(bias_next, place);
     if (t + 2 * stride < tiles.total) {
       int next_m, next_n;

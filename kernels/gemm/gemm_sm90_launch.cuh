@@ -58,6 +58,7 @@ template <class C> static int gemm_run(const struct kernel_call *call, cudaStrea
   args.tiles = gemm_tiles{(int)clusters_m, (int)tiles_n, (int)(clusters_m * tiles_n),
                           (p->k + C::BK - 1) / C::BK};
   args.y = y->data, args.y_stride = y->stride, args.y_dtype = p->y_dtype;
+  args.y_pairs = gemm_pairs(y, p);
   args.y_bulk = p->y_dtype == p->x_dtype &&
                 tensor_map_matrix(&maps[2], p->y_dtype, y->data, m, p->n, y->stride, 16) == 0;
   if (!args.y_bulk) maps[2] = maps[0]; // not used; any valid map

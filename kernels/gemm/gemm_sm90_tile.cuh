@@ -24,6 +24,7 @@ struct gemm_args {
   enum dtype y_dtype;
   bool y_bulk;        // y can be written by the copy engine
   bool residual_bulk; // and the residual read by it
+  bool y_pairs;       // else: two neighbours may be stored at once
   void *y;
   int64_t y_stride;
   struct gemm_tiles tiles;
@@ -142,18 +143,12 @@ static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_arg
     }
     return;
   }
+  const gemm_output y = {args.y, args.y_stride, args.n, args.y_dtype, args.y_pairs};
 #pragma unroll
-  for (int i = 0; i < 32; i++) {
-    const int64_t r = row + (i & 2 ? 8 : 0);
-    const int c = col + i / 4 * 8 + (i & 1);
-    if (r >= args.m || c >= args.n) continue;
-    const int64_t at = r * args.y_stride + c;
-    if (args.y_dtype == DTYPE_F32)
-      ((float *)args.y)[at] = v[i];
-    else if (args.y_dtype == DTYPE_BF16)
-      ((__nv_bfloat16 *)args.y)[at] = __float2bfloat16(v[i]);
-    else
-      ((__half *)args.y)[at] = __float2half(v[i]);
+  for (int i = 0; i < 16; i++) {
+    const int64_t r = row + (i & 1 ? 8 : 0);
+    const int c = col + i / 2 * 8;
+    if (r < args.m && c < args.n) store_pair(y, v[2 * i], v[2 * i + 1], r, c);
   }
 }
 

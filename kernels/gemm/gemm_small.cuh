@@ -62,7 +62,7 @@ static __device__ __forceinline__ float2 load_cluster_pair(uint32_t at, uint32_t
 }
 
 static __device__ __forceinline__ gemm_output small_output(const gemm_args &a) {
-  return gemm_output{a.y, a.y_stride, a.n, a.y_dtype, a.y_bulk};
+  return gemm_output{a.y, a.y_stride, a.n, a.y_dtype, a.y_pairs};
 }
 
 // This block's share of the tile's rows, from the partial sums of every block of the cluster.

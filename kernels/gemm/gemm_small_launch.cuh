@@ -23,7 +23,7 @@ template <class C> static int small_launch(const struct kernel_call *call, cudaS
   gemm_fill_epilogue(call, &args.epilogue, &act, false);
   args.m = m, args.n = p->n, args.k = p->k;
   args.y = y->data, args.y_stride = y->stride, args.y_dtype = p->y_dtype;
-  args.y_bulk = gemm_pairs(y, p); // here: pairs may be stored as one
+  args.y_pairs = gemm_pairs(y, p);
   cudaError_t rc = cudaFuncSetAttribute(gemm_small<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         C::SHARED_BYTES);
   if (rc != cudaSuccess) return rc;

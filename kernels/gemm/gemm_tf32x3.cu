@@ -289,18 +289,37 @@ static __device__ __forceinline__ void x3_park(float (&total)[C::OM][C::ON * 4],
 }
 
 // From shared memory a row of squares at a time: one copy of the code, which is long where
-// activations are exact.
+// activations are exact. Without activations all at once, so that memory is waited for once.
 template <class C>
 static __device__ __forceinline__ void x3_finish(const mma_args &a, uint32_t base,
                                                  const walk_place &at) {
+  const uint32_t mine = base + threadIdx.x * 16;
   int row, col;
   x3_place<C>(&row, &col);
+  if (a.plain) {
+    float v[C::OM][C::ON * 4];
+#pragma unroll
+    for (int i = 0; i < C::OM; i++)
+#pragma unroll
+      for (int j = 0; j < C::ON; j++)
+        x3_get(mine + (i * C::ON + j) * C::THREADS * 16, &v[i][4 * j]);
+#pragma unroll 1
+    for (int o = 0; o < a.epilogue.n; o++)
+#pragma unroll
+      for (int i = 0; i < C::OM; i++)
+        epilogue_op_plain<float>(a.epilogue.op[o], v[i], at.row + row + i * 16, at.col + col, a.m,
+                                 a.n);
+#pragma unroll
+    for (int i = 0; i < C::OM; i++)
+      mma_store<C::ON>(a, v[i], at.row + row + i * 16, at.col + col);
+    return;
+  }
 #pragma unroll 1
   for (int i = 0; i < C::OM; i++) {
     float v[C::ON * 4];
 #pragma unroll
     for (int j = 0; j < C::ON; j++)
-      x3_get(base + threadIdx.x * 16 + (i * C::ON + j) * C::THREADS * 16, &v[4 * j]);
+      x3_get(mine + (i * C::ON + j) * C::THREADS * 16, &v[4 * j]);
     mma_finish<C, C::ON>(a, v, at.row + row + i * 16, at.col + col);
   }
 }
@@ -313,6 +332,10 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
   const int row = in_team / C::TEAM_N * C::WM, col = in_team % C::TEAM_N * C::WN;
   const uint32_t base = smem_address(raw);
   const walk_place at = walk_tile<C::BM, C::BN>(blockIdx.x, args.m, args.n);
+#pragma unroll 1
+  for (int o = 0; o < args.epilogue.n && threadIdx.x < C::BM; o++)
+    epilogue_prefetch<float>(args.epilogue.op[o], at.row + threadIdx.x, at.col, C::BN, args.m,
+                             args.n);
   const x3_operands<C> operands(args, at);
   float total[C::OM][C::ON * 4] = {};
   x3_next<C> coming;

@@ -207,7 +207,7 @@ class ClientTest(unittest.TestCase):
                                            "--format", "json").stdout)
         for name, plan in (("a", "fused"), ("b", "unfused")):
             total = asked["plans"][plan]["total"]
-            self.assertAlmostEqual(predicted[name]["us"] / total["us"], 1)
+            self.assertAlmostEqual(predicted[name]["us"] / (total["us"] + asked["device"]["batch_us"]), 1)
             self.assertAlmostEqual(predicted[name]["bytes"] / (total["read_bytes"] + total["write_bytes"]), 1)
         beside = predicted["time_ratio"]
         self.assertAlmostEqual(beside["predicted"], predicted["b"]["us"] / predicted["a"]["us"])

@@ -26,7 +26,7 @@ failed=0
 for tool in ${TOOLS:-memcheck racecheck synccheck}; do
   options=(--tool "$tool" --error-exitcode 9 --print-limit 5)
   [ "$tool" = memcheck ] && options+=(--leak-check full)
-  for test in ${TESTS:-cuda_test_table cuda_test_row cuda_test_attention}; do
+  for test in ${TESTS:-cuda_test_table cuda_test_row cuda_test_attention cuda_test_gemm_norm}; do
     began=$SECONDS code=0
     "$sanitizer" "${options[@]}" "$programs/$test" small >"$log" 2>&1 || code=$?
     printf '%-10s %-20s %3d s  %s\n' "$tool" "$test" $((SECONDS - began)) \

@@ -1,7 +1,8 @@
 // Products with a norm behind them, against kernels/ref: the one kernel at both of its widths, and
 // the two that do the same; sizes around the tiles, more tiles than clusters at a time, every
 // operand there or not, views with gaps, poisoned outputs and neighbours, ugly values; a row's bits
-// in any batch and from any of them; what is refused.
+// in any batch and from any of them; what is refused. test_gemm_norm [small]: `small` takes small
+// cases only (for compute-sanitizer), among them one of more tiles than groups at a time.
 #include "gpu_test.h"
 
 #include "kernels/gemm/gemm.h"
@@ -12,6 +13,7 @@
 static struct kernel_device device;
 static void *workspace;
 static uint32_t *counters;
+static bool small_only;
 
 enum which { NARROW, WIDE, THEN, CHOSEN, WHICH };
 static const char *const which_name[] = {"narrow", "wide", "two kernels", "chosen"};
@@ -249,6 +251,7 @@ static void sizes_and_operands(void) {
                           .gap = i % 9 == 4 ? 8 : 0,
                           .eps = i % 2 ? 1e-5f : 1e-12f};
     c.weights = i % 11 < 5 ? DTYPE_F32 : c.dtype;
+    if (small_only && c.m * c.n * (int64_t)c.k > 4000000) continue;
     run_case(&c);
   }
 }
@@ -258,7 +261,7 @@ static void many_tiles(void) {
   static const int32_t shapes[][3] = {{4096, 768, 768},  {9001, 768, 64},  {8320, 384, 384},
                                       {12999, 384, 200}, {4097, 1024, 72}, {6000, 1024, 1088},
                                       {20000, 128, 128}, {16500, 96, 64}};
-  for (int i = 0; i < 8; i++) {
+  for (int i = small_only ? 7 : 0; i < 8; i++) {
     struct norm_case c = {.m = shapes[i][0],
                           .n = shapes[i][1],
                           .k = shapes[i][2],
@@ -445,7 +448,8 @@ static void refusals(void) {
   free_run(&r);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  small_only = argc > 1 && strcmp(argv[1], "small") == 0;
   need_gpu();
   CHECK_CUDA(kernel_device_query(&device));
   if (device.sm != 90) {
@@ -467,9 +471,8 @@ int main(void) {
   printf("\n");
   fflush(stdout);
   sizes_and_operands();
-  ugly_values();
-  in_place(DTYPE_BF16), in_place(DTYPE_F16);
-  for (int rms = 0; rms < 2; rms++) {
+  if (!small_only) ugly_values(), in_place(DTYPE_BF16), in_place(DTYPE_F16);
+  for (int rms = 0; rms < 2 && !small_only; rms++) {
     same_bits(DTYPE_BF16, 768, 320, rms), same_bits(DTYPE_F16, 384, 768, rms);
     same_bits(DTYPE_F16, 1024, 64, rms), same_bits(DTYPE_BF16, 576, 136, rms);
   }
@@ -479,5 +482,6 @@ int main(void) {
   CHECK_CUDA(cudaMemcpy(left, counters, sizeof left, cudaMemcpyDeviceToHost));
   for (int i = 0; i < KERNEL_COUNTERS; i++)
     failures += left[i] != 0;
+  cudaFree(workspace), cudaFree(counters);
   return report("gemm_norm");
 }
