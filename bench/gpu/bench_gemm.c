@@ -39,12 +39,13 @@ struct product {
   cublasLtMatmulHeuristicResult_t found[8];
   int n_found, use;
   const void *w, *x;
+  const void *residual; // NULL: none
   void *y;
 };
 
 static void product_make(struct product *p, const struct size *s, const void *x, const void *w,
                          void *y, const void *bias, cublasLtEpilogue_t epilogue,
-                         cudaDataType_t type) {
+                         cudaDataType_t type, cudaDataType_t result) {
   cublasOperation_t transpose = CUBLAS_OP_T;
   cublasLtMatmulPreference_t preference;
   size_t bytes = WORKSPACE_BYTES;
@@ -60,7 +61,7 @@ static void product_make(struct product *p, const struct size *s, const void *x,
   }
   CHECK_LT(cublasLtMatrixLayoutCreate(&p->a, type, (uint64_t)s->k, (uint64_t)s->n, s->k));
   CHECK_LT(cublasLtMatrixLayoutCreate(&p->b, type, (uint64_t)s->k, (uint64_t)s->m, s->k));
-  CHECK_LT(cublasLtMatrixLayoutCreate(&p->d, type, (uint64_t)s->n, (uint64_t)s->m, s->n));
+  CHECK_LT(cublasLtMatrixLayoutCreate(&p->d, result, (uint64_t)s->n, (uint64_t)s->m, s->n));
   CHECK_LT(cublasLtMatmulPreferenceCreate(&preference));
   CHECK_LT(cublasLtMatmulPreferenceSetAttribute(
       preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
@@ -71,8 +72,9 @@ static void product_make(struct product *p, const struct size *s, const void *x,
 
 static void product_launch(void *arg) {
   struct product *p = arg;
-  float one = 1, zero = 0;
-  CHECK_LT(cublasLtMatmul(lt, p->op, &one, p->w, p->a, p->x, p->b, &zero, p->y, p->d, p->y, p->d,
+  float one = 1, beta = p->residual ? 1 : 0;
+  CHECK_LT(cublasLtMatmul(lt, p->op, &one, p->w, p->a, p->x, p->b, &beta,
+                          p->residual ? p->residual : p->y, p->d, p->y, p->d,
                           &p->found[p->use].algo, workspace, WORKSPACE_BYTES, bench_stream));
 }
 
@@ -123,7 +125,7 @@ static bool separate_make(struct separate *s, const struct size *size, const voi
   s->args = (struct row_args){.rows = size->m};
   s->args.in[0] = y, s->args.out[0] = y;
   s->args.in_stride[0] = s->args.out_stride[0] = size->n;
-  product_make(&s->product, size, x, w, y, bias, CUBLASLT_EPILOGUE_BIAS, CUDA_R_16BF);
+  product_make(&s->product, size, x, w, y, bias, CUBLASLT_EPILOGUE_BIAS, CUDA_R_16BF, CUDA_R_16BF);
   return built;
 }
 
@@ -178,8 +180,8 @@ static void run_size(const struct size *s) {
   struct separate separate;
   double first = 0, best = 0, fused_first = 0, fused_best = 0;
   int n = flop > 2e11 ? 3 : 10;
-  product_make(&plain, s, x, w, y, NULL, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_16BF);
-  product_make(&fused, s, x, w, y, b, CUBLASLT_EPILOGUE_GELU_BIAS, CUDA_R_16BF);
+  product_make(&plain, s, x, w, y, NULL, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_16BF, CUDA_R_16BF);
+  product_make(&fused, s, x, w, y, b, CUBLASLT_EPILOGUE_GELU_BIAS, CUDA_R_16BF, CUDA_R_16BF);
   struct ours o = {.problem = {.n = s->n,
                                .k = s->k,
                                .x_dtype = DTYPE_BF16,
@@ -268,7 +270,7 @@ static void run_few(int64_t m, int32_t k, int32_t n, int layers) {
   struct few f = {.layers = layers,
                   .w = bench_normal(DTYPE_BF16, (int64_t)n * k * layers, 1 / sqrt(k))};
   CHECK_CUDA(cudaMalloc(&y, (size_t)(m * n) * 2));
-  product_make(&f.product, &s, x, f.w, y, b, CUBLASLT_EPILOGUE_GELU_BIAS, CUDA_R_16BF);
+  product_make(&f.product, &s, x, f.w, y, b, CUBLASLT_EPILOGUE_GELU_BIAS, CUDA_R_16BF, CUDA_R_16BF);
   f.lt = true;
   double best = 1e9;
   for (f.product.use = 0; f.product.use < f.product.n_found && f.product.use < 4; f.product.use++)
@@ -296,6 +298,58 @@ static void run_few(int64_t m, int32_t k, int32_t n, int layers) {
   printf("}\n");
   fflush(stdout);
   cudaFree(x), cudaFree(b), cudaFree(y), cudaFree(f.w);
+}
+
+// ---- 16-bit operands, results and residuals in fp32 ----
+static void small_launch(void *arg) {
+  struct ours *o = arg;
+  struct kernel_call call = ours_call(o);
+  CHECK_CUDA(gemm_small_bf16(&call, 64, 1, bench_stream));
+}
+
+static void run_mixed(int64_t m, int32_t n, int32_t k) {
+  struct size s = {m, k, n};
+  double flop = 2.0 * (double)m * n * k;
+  int launches = flop > 2e10 ? 3 : 20;
+  void *x = bench_normal(DTYPE_BF16, m * k, 1),
+       *w = bench_normal(DTYPE_BF16, (int64_t)n * k, 1 / sqrt(k));
+  void *b = bench_normal(DTYPE_BF16, n, 1), *r = bench_normal(DTYPE_BF16, m * n, 1),
+       *r32 = bench_normal(DTYPE_F32, m * n, 1), *b32 = bench_normal(DTYPE_F32, n, 1), *y;
+  CHECK_CUDA(cudaMalloc(&y, (size_t)(m * n) * 4));
+  struct product plain, wide, added;
+  product_make(&plain, &s, x, w, y, NULL, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_16BF, CUDA_R_16BF);
+  product_make(&wide, &s, x, w, y, b32, CUBLASLT_EPILOGUE_BIAS, CUDA_R_16BF, CUDA_R_32F);
+  added = wide, added.residual = r32;
+  printf("{\"work\": \"linear, mixed\", \"m\": %ld, \"n\": %d, \"k\": %d, \"lt_us\": %.2f, "
+         "\"lt_fp32_bias_us\": %.2f, \"lt_fp32_bias_residual_us\": %.2f",
+         (long)m, n, k, bench_us(product_launch, &plain, launches),
+         bench_us(product_launch, &wide, launches), bench_us(product_launch, &added, launches));
+  for (int way = 0; way < 8; way++) {
+    const bool y32 = way & 1, with_r32 = way >> 1 & 1, small = way >> 2;
+    struct ours o = {.problem = {.n = n,
+                                 .k = k,
+                                 .x_dtype = DTYPE_BF16,
+                                 .w_dtype = DTYPE_BF16,
+                                 .y_dtype = y32 ? DTYPE_F32 : DTYPE_BF16},
+                     .in = {{x, k, k, DTYPE_BF16},
+                            {w, k, k, DTYPE_BF16},
+                            {b, n, n, DTYPE_BF16},
+                            {with_r32 ? r32 : r, n, n, with_r32 ? DTYPE_F32 : DTYPE_BF16}},
+                     .y = {y, n, n, y32 ? DTYPE_F32 : DTYPE_BF16},
+                     .m = m};
+    double us[3];
+    for (int e = 0; e < 3; e++) {
+      ours_set(&o, e, 0, GEMM_PINGPONG_128x128);
+      us[e] = bench_us(small ? small_launch : ours_launch, &o, launches);
+    }
+    printf(",\n  \"%s, y %s, residual %s\": {\"none_us\": %.2f, \"bias_us\": %.2f, "
+           "\"bias_residual_us\": %.2f}",
+           small ? "small" : "ping-pong", y32 ? "fp32" : "bf16", with_r32 ? "fp32" : "bf16", us[0],
+           us[1], us[2]);
+  }
+  printf("}\n");
+  fflush(stdout);
+  cudaFree(x), cudaFree(w), cudaFree(b), cudaFree(r), cudaFree(r32), cudaFree(b32), cudaFree(y);
 }
 
 // ---- fp32 ----
@@ -345,7 +399,7 @@ static void run_f32(int64_t m, int32_t n, int32_t k) {
   CHECK_CUDA(cudaMalloc(&y, (size_t)(m * n) * 4));
   CHECK_CUDA(cudaMalloc(&other, (size_t)(m * n) * 4));
   struct product plain;
-  product_make(&plain, &s, x, w, other, NULL, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F);
+  product_make(&plain, &s, x, w, other, NULL, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F, CUDA_R_32F);
   plain.use = 0;
   struct bench_work work[KERNELS + 1] = {{product_launch, &plain, 0}};
   struct f32 f[KERNELS];
@@ -369,13 +423,13 @@ static void run_f32(int64_t m, int32_t n, int32_t k) {
          (long)m, n, k, work[0].us, flop / work[0].us / 1e6,
          names[gemm_pick_x3(m, n, device.multiprocessors)]);
   for (int i = 0; i < KERNELS; i++) {
-    const bool picked = i == (int)gemm_pick_x3(m, n, device.multiprocessors) ||
-                        i == X3_TILES + (int)gemm_pick_simt(m, n, device.multiprocessors);
+    const bool picked =
+        i < X3_TILES || i == X3_TILES + (int)gemm_pick_simt(m, n, device.multiprocessors);
     f32_launch(&f[i]);
     CHECK_CUDA(cudaStreamSynchronize(bench_stream));
     printf(",\n  \"%s\": {\"us\": %.2f, \"tflops\": %.1f, \"apart\": %.1e", names[i],
            work[1 + i].us, flop / work[1 + i].us / 1e6, f32_apart(y, other, m, n));
-    if (picked) // with epilogues only what would be chosen
+    if (picked) // with epilogues not all of the other kernel's tiles
       printf(", \"bias_us\": %.2f, \"bias_erf_us\": %.2f, \"bias_residual_us\": %.2f",
              f32_us(&f[i], 1, 0, launches), f32_us(&f[i], 2, ACT_GELU_ERF, launches),
              f32_us(&f[i], 2, 0, launches));
@@ -386,7 +440,8 @@ static void run_f32(int64_t m, int32_t n, int32_t k) {
   cudaFree(x), cudaFree(w), cudaFree(b), cudaFree(r), cudaFree(y), cudaFree(other);
 }
 
-// bench_gemm [N | fp32]: the first N sizes only; products in fp32.
+// bench_gemm [N | fp32 | mixed]: the first N sizes only; products in fp32; of 16-bit operands with
+// results in fp32.
 int main(int argc, char **argv) {
   bench_start("gemm");
   CHECK_CUDA(kernel_device_query(&device));
@@ -397,9 +452,19 @@ int main(int argc, char **argv) {
                                            {128, 3072, 768},   {2048, 1536, 384}, {2048, 384, 1536},
                                            {16384, 3072, 768}, {1024, 2304, 768}, {1, 3072, 768},
                                            {1, 768, 3072},     {16, 1536, 384},   {64, 768, 768},
-                                           {512, 1152, 384}};
+                                           {512, 1152, 384},   {2048, 384, 384}};
     for (size_t i = 0; i < sizeof f32_sizes / sizeof *f32_sizes; i++)
       run_f32(f32_sizes[i][0], f32_sizes[i][1], f32_sizes[i][2]);
+    return 0;
+  }
+  if (argc > 1 && strcmp(argv[1], "mixed") == 0) {
+    static const int32_t mixed[][3] = {{256, 768, 3072},
+                                       {2048, 768, 3072},
+                                       {2048, 768, 768},
+                                       {2048, 3072, 768},
+                                       {8192, 768, 3072}};
+    for (size_t i = 0; i < sizeof mixed / sizeof *mixed; i++)
+      run_mixed(mixed[i][0], mixed[i][1], mixed[i][2]);
     return 0;
   }
   int n = argc > 1 ? atoi(argv[1]) : (int)(sizeof sizes / sizeof *sizes);

@@ -217,8 +217,8 @@ const struct kernel kernel_gemm_simple = {.name = "gemm_simple",
 // cuBLASLt where its sums are known to be ours, bit by bit (kernels/gemm/lt.h): Hopper, 16 bits.
 static bool lt_supports(const struct kernel_call *call) {
   const struct linear_problem *p = call->linear;
-  return call->device->lt && p->y_dtype == p->x_dtype && p->n % 8 == 0 && p->k % 8 == 0 &&
-         view_aligned(call->out) && hopper(call);
+  return call->device->lt && (p->y_dtype == p->x_dtype || p->y_dtype == DTYPE_F32) &&
+         p->n % 8 == 0 && p->k % 8 == 0 && view_aligned(call->out) && hopper(call);
 }
 
 static int prepare_lt(const struct kernel_call *call, size_t workspace_bytes,

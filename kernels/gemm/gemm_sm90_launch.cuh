@@ -66,7 +66,7 @@ template <class C> static int gemm_run(const struct kernel_call *call, cudaStrea
   const gemm_op *r = &args.epilogue.op[0];
   if (C::DIRECT && (!args.y_bulk || args.epilogue.residual)) return CUDA_UNSUPPORTED;
   args.residual_bulk =
-      !C::DIRECT && args.y_bulk && args.epilogue.residual && r->dtype == p->x_dtype &&
+      !C::DIRECT && args.epilogue.residual && r->dtype == p->x_dtype &&
       tensor_map_matrix(&maps[3], p->x_dtype, r->operand, m, p->n, r->stride, 16) == 0;
   if (args.residual_bulk)
     args.epilogue.residual = false; // it comes through shared memory instead

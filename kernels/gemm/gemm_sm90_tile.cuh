@@ -23,7 +23,7 @@ struct gemm_args {
   int32_t n, k;
   enum dtype y_dtype;
   bool y_bulk;        // y can be written by the copy engine
-  bool residual_bulk; // and the residual read by it
+  bool residual_bulk; // the residual can be read by it
   bool y_pairs;       // else: two neighbours may be stored at once
   void *y;
   int64_t y_stride;
@@ -109,7 +109,7 @@ static __device__ __forceinline__ void gemm_add_box(float (&v)[N], uint32_t box,
       y = gate ? y * r.y : y + r.y;
     }
   }
-  __syncwarp(); // the result is about to take its place
+  __syncwarp(); // the result, or the next residual, is about to take its place
 }
 
 // 64 columns of a warp's 16 rows: epilogue, then into their box, or to memory where the copy engine

@@ -39,7 +39,7 @@ struct lt {
 struct plan {
   cublasLtMatmulAlgo_t algo;
   cublasLtMatmulDescOpaque_t desc;
-  cudaDataType_t type; // of all operands
+  cudaDataType_t type, y_type; // of x and W; of result and residual
   int32_t n, k;
   int64_t w_stride, x_stride, residual_stride, y_stride;
   int16_t bias_operand, residual_operand; // -1: none
@@ -107,8 +107,8 @@ void lt_close(struct lt *lt) {
 }
 
 static bool data_type(enum dtype dtype, cudaDataType_t *out) {
-  *out = dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-  return dtype == DTYPE_BF16 || dtype == DTYPE_F16;
+  *out = dtype == DTYPE_F32 ? CUDA_R_32F : dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+  return dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16;
 }
 
 static bool aligned(const struct view *v) {
@@ -137,8 +137,9 @@ static bool lay_out(const struct lt *lt, const struct plan *p, int64_t m, struct
   const uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k, rows = (uint64_t)m;
   int rc = lt->layout_init(&out->w, sizeof out->w, p->type, k, n, p->w_stride);
   rc |= lt->layout_init(&out->x, sizeof out->x, p->type, k, rows, p->x_stride);
-  rc |= lt->layout_init(&out->residual, sizeof out->residual, p->type, n, rows, p->residual_stride);
-  rc |= lt->layout_init(&out->y, sizeof out->y, p->type, n, rows, p->y_stride);
+  rc |=
+      lt->layout_init(&out->residual, sizeof out->residual, p->y_type, n, rows, p->residual_stride);
+  rc |= lt->layout_init(&out->y, sizeof out->y, p->y_type, n, rows, p->y_stride);
   return rc == 0;
 }
 
@@ -147,7 +148,7 @@ static bool describe(const struct lt *lt, const struct linear_problem *p, const 
                      const struct view *y, struct plan *plan) {
   const cublasOperation_t transpose = CUBLAS_OP_T;
   const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
-  if (!data_type(p->x_dtype, &plan->type)) return false;
+  if (!data_type(p->x_dtype, &plan->type) || !data_type(p->y_dtype, &plan->y_type)) return false;
   int rc = lt->desc_init(&plan->desc, sizeof plan->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   rc |= lt->desc_set(&plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
   if (plan->bias_operand >= 0) {
@@ -212,7 +213,9 @@ int lt_prepare(const struct lt *lt, const struct linear_problem *p, const struct
   struct plan plan;
   memset(&plan, 0, sizeof plan);
   *out = (struct lt_plan){0};
-  if (m < 1 || p->x_dtype != p->w_dtype || p->x_dtype != p->y_dtype) return CUDA_UNSUPPORTED;
+  if (m < 1 || p->x_dtype == DTYPE_F32 || p->x_dtype != p->w_dtype ||
+      (p->y_dtype != p->x_dtype && p->y_dtype != DTYPE_F32))
+    return CUDA_UNSUPPORTED;
   if (!aligned(&in[0]) || !aligned(&in[1]) || !aligned(y)) return CUDA_UNSUPPORTED;
   if (!match_epilogue(p, in, &plan) || !describe(lt, p, in, y, &plan) ||
       !find_algorithm(lt, &plan, m, workspace_bytes, &out->workspace_bytes))

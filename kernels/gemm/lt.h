@@ -1,9 +1,10 @@
 // cuBLASLt, opened late by name, for the products whose epilogue it has exactly: none, bias,
 // residual, bias then residual. One binary serves machines with and without it.
 //
-// 16-bit operands, fp32 sums. (In fp32, with k whole, the library has nothing for few rows but
-// kernels several times slower than ours.) A row's bits must not depend on
-// how many rows there are, and an algorithm is chosen for a row count. So only algorithms are taken
+// 16-bit operands, fp32 sums, the result of the operands' dtype or fp32; bias and residual of the
+// result's (the library takes no other). (In fp32, with k whole, the library has nothing for few
+// rows but kernels several times slower than ours.) A row's bits must not depend on how many rows
+// there are, and an algorithm is chosen for a row count. So only algorithms are taken
 // that give the same bits as each other, and as kernels/gemm's own kernels for Hopper: those of the
 // family that leaves k whole and adds in its order. The library does not promise that; what is
 // taken was compared bit by bit (tests/kernels/cuda/test_lt.c, cuBLASLt 13.1).

@@ -28,6 +28,9 @@ struct plan_caps {
   int64_t tile_bytes; // most bytes of tile scratch of one thread (fits L2 with room for weights)
   uint32_t epilogue_kinds; // bit per enum epilogue_kind that a product can take
   uint8_t epilogue_max;    // how many
+  // A product's own bias is kept in its result's dtype where that has 16 bits, as others keep whole
+  // models: the library takes no other. Else in fp32, as all vectors are.
+  bool bias_as_result;
   // Element-wise row programs that products, and fused attentions, run on each piece of their
   // result before it is written (step.finish).
   bool product_finish, attention_finish;

@@ -141,12 +141,23 @@ static void epilogue_add(const struct planner *planner, struct step *step, struc
   linear->epilogue[linear->n_epilogue++] = op;
 }
 
+// After the bias of a product was added: as it is kept.
+static void settle_bias(const struct planner *planner, struct step *step) {
+  struct operand *bias = &step->in[step->n_in - 1];
+  enum dtype y = step->linear.y_dtype;
+  if (planner->caps->bias_as_result && bias->place == PLACE_WEIGHT &&
+      (y == DTYPE_BF16 || y == DTYPE_F16))
+    bias->dtype = y;
+}
+
 // The epilogue of one product: its own bias, then the folded nodes in order.
 static void single_epilogue(const struct planner *planner, const struct group *group,
                             struct step *step) {
   const struct node *node = &planner->nodes[group->head];
-  if (node->n_in > 2)
+  if (node->n_in > 2) {
     epilogue_add(planner, step, (struct epilogue_op){.kind = EPI_BIAS}, node->in[2]);
+    settle_bias(planner, step);
+  }
   int32_t product = node->out, n = planner->next[group->head];
   for (int i = 1; i < group->n_nodes - group->n_finish - group->norm; i++, n = planner->next[n]) {
     struct op_fold fold;
@@ -218,6 +229,7 @@ static enum status linear_step(struct planner *planner, const struct group *grou
   } else if (group->bias[0] >= 0) {
     epilogue_add(planner, step, (struct epilogue_op){.kind = EPI_BIAS}, group->bias[0]);
     step->in[step->n_in - 1] = parts_operand(planner, group->bias, group->n_parts, true);
+    settle_bias(planner, step);
   }
   add_norm(planner, group, step);
   return add_finish(planner, group, step);

@@ -20,14 +20,16 @@ static struct kernel_call call_of(const struct product *p, const struct view *y,
 }
 
 static void *device_normal(enum dtype dtype, int64_t count, double scale) {
-  uint16_t *host = malloc((size_t)count * 2);
+  size_t size = dtype_bytes(dtype);
+  char *host = malloc((size_t)count * size);
   void *data;
   for (int64_t i = 0; i < count; i++) {
     float x = (float)(normal() * scale);
-    host[i] = dtype == DTYPE_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    uint16_t half = dtype == DTYPE_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    memcpy(host + (size_t)i * size, dtype == DTYPE_F32 ? (void *)&x : (void *)&half, size);
   }
-  CHECK_CUDA(cudaMalloc(&data, (size_t)count * 2));
-  CHECK_CUDA(cudaMemcpy(data, host, (size_t)count * 2, cudaMemcpyHostToDevice));
+  CHECK_CUDA(cudaMalloc(&data, (size_t)count * size));
+  CHECK_CUDA(cudaMemcpy(data, host, (size_t)count * size, cudaMemcpyHostToDevice));
   free(host);
   return data;
 }
@@ -43,34 +45,37 @@ static void own_run(const struct product *p, int64_t m) {
 }
 
 static int64_t differing(const struct product *p, const void *a, const void *b, int64_t m) {
-  size_t count = (size_t)(m * p->problem.n);
-  uint16_t *x = malloc(count * 2), *y = malloc(count * 2);
+  size_t count = (size_t)(m * p->problem.n), size = dtype_bytes(p->problem.y_dtype);
+  char *x = malloc(count * size), *y = malloc(count * size);
   int64_t n = 0;
-  CHECK_CUDA(cudaMemcpy(x, a, count * 2, cudaMemcpyDeviceToHost));
-  CHECK_CUDA(cudaMemcpy(y, b, count * 2, cudaMemcpyDeviceToHost));
+  CHECK_CUDA(cudaMemcpy(x, a, count * size, cudaMemcpyDeviceToHost));
+  CHECK_CUDA(cudaMemcpy(y, b, count * size, cudaMemcpyDeviceToHost));
   for (size_t i = 0; i < count; i++)
-    n += x[i] != y[i];
+    n += memcmp(x + i * size, y + i * size, size) != 0;
   free(x), free(y);
   return n;
 }
 
-// Every row count by cuBLASLt's choice for it, and by its choice for the most rows.
-static void rows_have_the_same_bits(enum dtype dtype, int32_t n, int32_t k, int n_epilogue) {
+// Every row count by cuBLASLt's choice for it, and by its choice for the most rows. Result, bias
+// and residual are in `y_dtype`.
+static void rows_have_the_same_bits(enum dtype dtype, enum dtype y_dtype, int32_t n, int32_t k,
+                                    int n_epilogue) {
   static const int64_t ms[] = {4096, 1,   2,   7,   8,   16,  31,   64,
                                100,  128, 200, 256, 300, 512, 1000, 2048};
   static const struct epilogue_op bias = {.kind = EPI_BIAS, .operand = 2},
                                   add = {.kind = EPI_ADD, .operand = 3};
   struct product p = {.problem = {.n = n, .k = k, .x_dtype = dtype, .w_dtype = dtype}};
   int taken = 0;
-  p.problem.y_dtype = dtype, p.problem.n_epilogue = (uint8_t)n_epilogue;
+  size_t size = dtype_bytes(y_dtype);
+  p.problem.y_dtype = y_dtype, p.problem.n_epilogue = (uint8_t)n_epilogue;
   p.problem.epilogue[0] = bias, p.problem.epilogue[1] = add;
   p.in[0] = (struct view){device_normal(dtype, ms[0] * k, 1), k, k, dtype};
   p.in[1] = (struct view){device_normal(dtype, (int64_t)n * k, 1 / sqrt(k)), k, k, dtype};
-  p.in[2] = (struct view){device_normal(dtype, n, 1), n, n, dtype};
-  p.in[3] = (struct view){device_normal(dtype, ms[0] * n, 1), n, n, dtype};
-  CHECK_CUDA(cudaMalloc(&p.y.data, (size_t)(ms[0] * n) * 2));
-  CHECK_CUDA(cudaMalloc(&p.own, (size_t)(ms[0] * n) * 2));
-  p.y = (struct view){p.y.data, n, n, dtype};
+  p.in[2] = (struct view){device_normal(y_dtype, n, 1), n, n, y_dtype};
+  p.in[3] = (struct view){device_normal(y_dtype, ms[0] * n, 1), n, n, y_dtype};
+  CHECK_CUDA(cudaMalloc(&p.y.data, (size_t)(ms[0] * n) * size));
+  CHECK_CUDA(cudaMalloc(&p.own, (size_t)(ms[0] * n) * size));
+  p.y = (struct view){p.y.data, n, n, y_dtype};
   struct kernel_choice most, choice;
   for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
     struct kernel_call call = call_of(&p, &p.y, ms[i]);
@@ -78,22 +83,23 @@ static void rows_have_the_same_bits(enum dtype dtype, int32_t n, int32_t k, int 
     if (i == 0) most = choice;
     own_run(&p, ms[i]);
     for (int use_most = 0; use_most < 2; use_most++) {
-      CHECK_CUDA(cudaMemset(p.y.data, 0xff, (size_t)(ms[i] * n) * 2));
+      CHECK_CUDA(cudaMemset(p.y.data, 0xff, (size_t)(ms[i] * n) * size));
       CHECK_CUDA(kernel_run(use_most ? &most : &choice, &call, workspace, NULL));
       CHECK_CUDA(cudaDeviceSynchronize());
       int64_t wrong = differing(&p, p.y.data, p.own, ms[i]);
       checks++;
       if (wrong) {
-        printf("FAIL %s %ldx%dx%d, %d epilogue operations, %s%s: %ld elements differ from ours\n",
-               dtype_name(dtype), (long)ms[i], n, k, n_epilogue, choice.kernel->name,
-               use_most ? " (choice for 4096 rows)" : "", (long)wrong);
+        printf("FAIL %s to %s %ldx%dx%d, %d epilogue operations, %s%s: %ld elements differ from "
+               "ours\n",
+               dtype_name(dtype), dtype_name(y_dtype), (long)ms[i], n, k, n_epilogue,
+               choice.kernel->name, use_most ? " (choice for 4096 rows)" : "", (long)wrong);
         failures++;
       }
     }
     taken += choice.kernel == &kernel_lt;
   }
-  printf("%s n %d k %d, %d epilogue operations: cublaslt took %d of %zu row counts\n",
-         dtype_name(dtype), n, k, n_epilogue, taken, sizeof ms / sizeof *ms);
+  printf("%s to %s n %d k %d, %d epilogue operations: cublaslt took %d of %zu row counts\n",
+         dtype_name(dtype), dtype_name(y_dtype), n, k, n_epilogue, taken, sizeof ms / sizeof *ms);
   for (int i = 0; i < 4; i++)
     cudaFree(p.in[i].data);
   cudaFree(p.y.data), cudaFree(p.own);
@@ -130,6 +136,14 @@ static void the_choice_follows_the_call(void) {
   device = without;
   expect_choice("bias, no cublaslt", &p, in, &y, 8192, &kernel_gemm_sm90);
   device = with;
+  p.y_dtype = y.dtype = DTYPE_F32;
+  expect_choice("a result in fp32, a bias in bf16", &p, in, &y, 8192, &kernel_gemm_sm90);
+  in[2].dtype = DTYPE_F32;
+  expect_choice("a result and a bias in fp32", &p, in, &y, 8192,
+                with.lt ? &kernel_lt : &kernel_gemm_sm90);
+  p.y_dtype = y.dtype = DTYPE_BF16;
+  expect_choice("a bias in fp32", &p, in, &y, 8192, &kernel_gemm_sm90);
+  in[2].dtype = DTYPE_BF16;
   in[0].data = (void *)0x1002;
   expect_choice("x off its alignment", &p, in, &y, 8192, &kernel_gemm_simple);
 }
@@ -150,9 +164,11 @@ int main(void) {
   static const int32_t shapes[][2] = {{3072, 768}, {768, 3072}, {768, 768},   {2304, 768},
                                       {384, 1536}, {1152, 384}, {1024, 1024}, {200, 72}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-    for (int n_epilogue = 0; n_epilogue <= 2; n_epilogue++)
-      rows_have_the_same_bits(i % 3 == 2 ? DTYPE_F16 : DTYPE_BF16, shapes[i][0], shapes[i][1],
-                              n_epilogue);
+    enum dtype dtype = i % 3 == 2 ? DTYPE_F16 : DTYPE_BF16;
+    for (int n_epilogue = 0; n_epilogue <= 2; n_epilogue++) {
+      rows_have_the_same_bits(dtype, dtype, shapes[i][0], shapes[i][1], n_epilogue);
+      rows_have_the_same_bits(dtype, DTYPE_F32, shapes[i][0], shapes[i][1], n_epilogue);
+    }
   }
   the_choice_follows_the_call();
   cudaFree(workspace);

@@ -60,7 +60,8 @@ static inline void encoder_check(bool ok, const char *what) {
   exit(1);
 }
 
-// A weight tensor [rows, cols] of random values base + scale * normal; its tensor id.
+// A weight tensor [rows, cols] of random values base + scale * normal; its tensor id. Vectors are
+// fp32, as a model file's are (server/model/build.c).
 static inline int32_t encoder_weight(struct encoder *e, int32_t rows, int32_t cols, float base,
                                      float scale) {
   int32_t id = e->table.n_weights++;
@@ -77,7 +78,7 @@ static inline int32_t encoder_weight(struct encoder *e, int32_t rows, int32_t co
       data[i] = f16_to_f32(f32_to_f16(data[i]));
   e->weights[id] = (struct weight){"w", DTYPE_F32, rows, cols, data};
   struct tensor tensor = {.kind = TENSOR_WEIGHT,
-                          .dtype = e->shape.compute,
+                          .dtype = rows == 1 ? DTYPE_F32 : e->shape.compute,
                           .rows = ROWS_FIXED,
                           .n_rows = rows,
                           .cols = cols,

@@ -190,6 +190,49 @@ static void shares_add_up_to_the_batch(void **state) {
   graph_deinit(&graph);
 }
 
+// x W^T + b in bf16, the vector in fp32 as model files have it: 2 bytes a column of it where the
+// device keeps it like the result, 4 where it does not, and where the result is cast to fp32.
+static void bias_is_kept_as_the_result_where_the_device_asks(void **state) {
+  (void)state;
+  const int K = 40, N = 24, T = 100;
+  for (int turn = 0; turn < 6; turn++) {
+    bool asks = turn % 2, cast = turn / 2 == 1, parts = turn / 2 == 2;
+    struct graph graph;
+    struct graph_maker m;
+    maker_init(&m, &graph, NULL, DTYPE_BF16);
+    int32_t x = maker_input(&m, ROWS_TOKENS, K), y = -1;
+    int32_t results[3];
+    for (int i = 0; i < 1 + 2 * parts; i++) { // q, k and v are one kernel
+      int32_t in[3] = {x, maker_weight(&m, N, K),
+                       maker_tensor(&m, TENSOR_WEIGHT, DTYPE_F32, ROWS_FIXED, 1, N)};
+      results[i] = y = maker_node(&m, OP_LINEAR, in, 3, (struct node_attrs){0});
+    }
+    if (cast) {
+      struct node node = {
+          .op = OP_CAST, .in = {y}, .n_in = 1, .attrs = {.to = DTYPE_F32}, .line = 9};
+      struct error err = {0};
+      assert_int_equal(graph_add_node(&graph, &node, "wide", DTYPE_F32, &y, &err), STATUS_OK);
+    }
+    if (parts) y = maker_attention(&m, results[0], results[1], results[2], 2, 0, false);
+    output_add(&graph, y);
+    struct plan_caps caps = {.epilogue_max = 4, .epilogue_kinds = 0x1f, .bias_as_result = asks};
+    for (int d = 0; d < DTYPE_COUNT; d++)
+      caps.dtype_ok[d] = true;
+    struct plan_limits limits = {4096, 64, 512};
+    struct plan *plan;
+    struct error err = {0};
+    assert_int_equal(plan_build(&graph, FUSION_ON, &caps, &limits, &plan, &err), STATUS_OK);
+    assert_int_equal(plan->n_steps, 1 + parts);
+    assert_int_equal(plan->steps[0].in[2].dtype, asks && !cast ? DTYPE_BF16 : DTYPE_F32);
+    near(plan_traffic(plan, ALL, T, 1, T * T).read_bytes,
+         T * K * 2 + (1 + 2 * parts) * N * (K * 2 + (asks && !cast ? 2 : 4)) +
+             parts * 3 * T * N * 2,
+         "read");
+    plan_free(plan);
+    graph_deinit(&graph);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(encoder_layer_moves_what_the_formula_says),
@@ -200,6 +243,7 @@ int main(void) {
       cmocka_unit_test(causal_attention_does_half_the_operations_when_fused),
       cmocka_unit_test(an_output_that_nobody_asks_for_costs_nothing),
       cmocka_unit_test(shares_add_up_to_the_batch),
+      cmocka_unit_test(bias_is_kept_as_the_result_where_the_device_asks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
