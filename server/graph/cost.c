@@ -63,6 +63,9 @@ enum product_class product_class_of(const struct kernel_work *work,
   if (rates->plain_dtypes >> work->dtype & 1) return CLASS_PLAIN;
   if (work->norm) return CLASS_OWN;
   bool library = rates->library_epilogues && !(work->epilogue_kinds & ~rates->library_epilogues);
+  bool one_dtype = work->y_bytes == dtype_bytes(work->dtype);
+  if (!one_dtype && work->epilogue_kinds & 1u << EPI_ADD) // its residual is of the result's dtype
+    library = false;
   return library ? CLASS_LIBRARY : CLASS_OWN;
 }
 

@@ -255,6 +255,8 @@ static void add_node(struct planner *planner, int32_t index, struct kernel_work 
   }
   if (def->cls != OPC_ROW) return;
   add_row_node(planner, node, in_epilogue, work);
+  if (in_epilogue && !planner->finishes[index]) // nodes come in order: the last one's stays
+    work->y_bytes = (uint8_t)dtype_bytes(planner->graph->tensors[node->out].dtype);
   work->norm = work->norm || (in_epilogue && def->whole_row);
   for (int i = 0; in_epilogue && def->fold && i < node->n_in; i++)
     if (in_set(planner, planner->producer[node->in[i]]) &&

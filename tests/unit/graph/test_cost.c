@@ -368,9 +368,52 @@ static void costs_of_random_plans_agree_with_their_traffic(void **state) {
   if (n_fused < 300) fail_msg("only %d fused edges were looked at", n_fused);
 }
 
+// What the GPU's library takes: bias and residual, the result in 16 bits or, without a residual, in
+// fp32. Of a kernel that is thought of and of a step.
+static void products_are_of_the_kernels_that_take_them(void **state) {
+  (void)state;
+  enum { ADD = 1, GELU = 2, CAST = 4 };
+  static const struct {
+    enum dtype dtype;
+    int behind;
+    enum product_class want;
+  } cases[] = {{DTYPE_BF16, 0, CLASS_LIBRARY},       {DTYPE_BF16, ADD, CLASS_LIBRARY},
+               {DTYPE_BF16, CAST, CLASS_LIBRARY},    {DTYPE_BF16, GELU, CLASS_OWN},
+               {DTYPE_BF16, GELU | CAST, CLASS_OWN}, {DTYPE_BF16, ADD | CAST, CLASS_OWN},
+               {DTYPE_F16, ADD | CAST, CLASS_OWN},   {DTYPE_F32, ADD, CLASS_PLAIN},
+               {DTYPE_F32, GELU, CLASS_PLAIN}};
+  struct device_rates rates = device_rates_gpu();
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    struct graph graph;
+    struct graph_maker m;
+    maker_init(&m, &graph, NULL, cases[i].dtype);
+    int32_t x = maker_input(&m, ROWS_TOKENS, 64), y = maker_linear(&m, x, 64, true);
+    if (cases[i].behind & GELU) y = maker_unary(&m, OP_GELU, y);
+    if (cases[i].behind & ADD) y = maker_binary(&m, OP_ADD, y, x);
+    if (cases[i].behind & CAST) {
+      struct node cast = {.op = OP_CAST, .in = {y}, .n_in = 1, .attrs = {.to = DTYPE_F32}};
+      struct error err = {0};
+      assert_int_equal(graph_add_node(&graph, &cast, "wide", DTYPE_F32, &y, &err), STATUS_OK);
+    }
+    output_add(&graph, y);
+    struct plan *plan = plan_with(&graph, FUSION_ON, false, 512);
+    assert_int_equal(plan->n_steps, 1);
+    struct kernel_work work = step_work(&plan->steps[0]);
+    if (product_class_of(&work, &rates) != cases[i].want)
+      fail_msg("case %zu: %d", i, product_class_of(&work, &rates));
+    if (plan->n_decisions > 0) { // the last edge: all of it thought of
+      work = plan->decisions[plan->n_decisions - 1].both;
+      assert_int_equal(product_class_of(&work, &rates), cases[i].want);
+    }
+    plan_free(plan);
+    graph_deinit(&graph);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(batches_of_equal_sequences),
+      cmocka_unit_test(products_are_of_the_kernels_that_take_them),
       cmocka_unit_test(element_wise_kernel_takes_its_bytes_over_the_bandwidth),
       cmocka_unit_test(product_moves_along_the_roofline_with_the_batch),
       cmocka_unit_test(large_product_reads_its_weights_again),
