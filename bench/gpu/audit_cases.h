@@ -3,6 +3,7 @@
 #define GPU_AUDIT_CASES_H
 
 #include "graph/plan.h"
+#define ENCODER_NARROW_VECTORS 1
 #include "unit/backend/encoder.h"
 
 struct audit_case {

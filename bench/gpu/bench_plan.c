@@ -15,6 +15,7 @@
 // its bytes at the rate of a copy and its operations at what cuBLAS reaches on large products.
 #include "backend/cuda/cuda_device.h"
 #include "base/clock.h"
+#define ENCODER_NARROW_VECTORS 1
 #include "unit/backend/encoder.h"
 
 #define COPY_BYTES_PER_US 4.26e6   // bench/results: a copy of 1 GiB, read plus written

@@ -28,9 +28,11 @@ struct plan_caps {
   int64_t tile_bytes; // most bytes of tile scratch of one thread (fits L2 with room for weights)
   uint32_t epilogue_kinds; // bit per enum epilogue_kind that a product can take
   uint8_t epilogue_max;    // how many
-  // A product's own bias is kept in its result's dtype where that has 16 bits, as others keep whole
-  // models: the library takes no other. Else in fp32, as all vectors are.
-  bool bias_as_result;
+  // Vectors (bias, gamma, beta) are kept in the compute dtype, as frameworks do that keep whole
+  // models in 16 bits: the library takes no other bias, and fp32 ones cost a norm of 768 columns a
+  // fifth of its time. For who makes graphs; a product's own bias is kept in its result's dtype,
+  // which may be fp32. False: all in fp32.
+  bool vectors_as_compute;
   // Element-wise row programs that products, and fused attentions, run on each piece of their
   // result before it is written (step.finish).
   bool product_finish, attention_finish;

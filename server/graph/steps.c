@@ -144,10 +144,8 @@ static void epilogue_add(const struct planner *planner, struct step *step, struc
 // After the bias of a product was added: as it is kept.
 static void settle_bias(const struct planner *planner, struct step *step) {
   struct operand *bias = &step->in[step->n_in - 1];
-  enum dtype y = step->linear.y_dtype;
-  if (planner->caps->bias_as_result && bias->place == PLACE_WEIGHT &&
-      (y == DTYPE_BF16 || y == DTYPE_F16))
-    bias->dtype = y;
+  if (planner->caps->vectors_as_compute && bias->place == PLACE_WEIGHT)
+    bias->dtype = step->linear.y_dtype;
 }
 
 // The epilogue of one product: its own bias, then the folded nodes in order.

@@ -287,6 +287,8 @@ int32_t build_weight(struct builder *b, const struct conf_node *at, const char *
   int32_t known = graph_find_tensor(&b->model->graph, name);
   if (known >= 0 && build_tensor(b, known)->kind == TENSOR_WEIGHT) return known;
   snprintf(tensor.name, sizeof tensor.name, "%s", name);
-  tensor.dtype = form == WEIGHT_MATRIX || form == WEIGHT_TABLE ? b->model->compute : DTYPE_F32;
+  bool vector = form == WEIGHT_VECTOR || form == WEIGHT_GAIN;
+  bool wide = vector && !(b->caps != NULL && b->caps->vectors_as_compute);
+  tensor.dtype = wide ? DTYPE_F32 : b->model->compute;
   return add_tensor(b, at, &tensor);
 }

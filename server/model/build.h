@@ -62,8 +62,8 @@ bool build_ends(struct builder *b, const struct conf_node *step, int n, int32_t 
 // refuses it.
 int32_t build_node(struct builder *b, const struct conf_node *at, struct node node,
                    const char *out_name, enum dtype out_dtype);
-// A weight's graph tensor; matrices in the compute dtype, vectors in fp32. BUILD_UNKNOWN when there
-// is none like it.
+// A weight's graph tensor; matrices in the compute dtype, vectors in fp32 or as the device asks
+// (plan_caps). BUILD_UNKNOWN when there is none like it.
 int32_t build_weight(struct builder *b, const struct conf_node *at, const char *name,
                      enum weight_form form, int32_t rows, int32_t cols);
 // Can the device compute in a floating dtype that the file names at `at`? false: reported.

@@ -14,7 +14,7 @@ void cuda_plan_caps(const struct device *device, struct plan_caps *out) {
       .epilogue_kinds =
           1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL,
       .epilogue_max = EPILOGUE_MAX,
-      .bias_as_result = true,
+      .vectors_as_compute = true,
       .pool_before = true,
       // The kernel takes more widths (gemm_norm_chunk); this one was faster than two kernels.
       .product_norm = {{384, 384}},

@@ -13,6 +13,9 @@
 #include <string.h>
 
 #define ENCODER_WEIGHTS 512
+#ifndef ENCODER_NARROW_VECTORS
+#define ENCODER_NARROW_VECTORS 0 // 1: the device keeps vectors in the compute dtype (plan_caps)
+#endif
 
 struct encoder_shape {
   int32_t vocab, positions, hidden, heads, inter, layers;
@@ -61,7 +64,7 @@ static inline void encoder_check(bool ok, const char *what) {
 }
 
 // A weight tensor [rows, cols] of random values base + scale * normal; its tensor id. Vectors are
-// fp32, as a model file's are (server/model/build.c).
+// as a model file's are for the device (server/model/build.c).
 static inline int32_t encoder_weight(struct encoder *e, int32_t rows, int32_t cols, float base,
                                      float scale) {
   int32_t id = e->table.n_weights++;
@@ -78,7 +81,8 @@ static inline int32_t encoder_weight(struct encoder *e, int32_t rows, int32_t co
       data[i] = f16_to_f32(f32_to_f16(data[i]));
   e->weights[id] = (struct weight){"w", DTYPE_F32, rows, cols, data};
   struct tensor tensor = {.kind = TENSOR_WEIGHT,
-                          .dtype = rows == 1 ? DTYPE_F32 : e->shape.compute,
+                          .dtype =
+                              rows == 1 && !ENCODER_NARROW_VECTORS ? DTYPE_F32 : e->shape.compute,
                           .rows = ROWS_FIXED,
                           .n_rows = rows,
                           .cols = cols,

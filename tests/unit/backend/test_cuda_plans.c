@@ -3,6 +3,7 @@
 // step by step. Exits 77 where there is no GPU.
 #include "backend/backend.h"
 #include "backend/cuda/cuda_device.h"
+#define ENCODER_NARROW_VECTORS 1
 #include "unit/backend/encoder.h"
 #include "unit/graph/world.h"
 

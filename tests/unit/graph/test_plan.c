@@ -23,7 +23,7 @@ static struct plan_caps caps_of(int kind) {
   caps.epilogue_kinds =
       1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL;
   caps.product_finish = caps.attention_finish = caps.pool_before = kind >= 3;
-  if (kind == 1) caps.row_chains = false, caps.bias_as_result = true;
+  if (kind == 1) caps.row_chains = false, caps.vectors_as_compute = true;
   if (kind == 2) caps.tile_bytes = 400;
   if (kind == 3) caps.epilogue_kinds = 1u << EPI_BIAS, caps.epilogue_max = 1;
   if (kind == 4) caps.row_chains = false;

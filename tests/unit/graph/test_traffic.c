@@ -215,7 +215,7 @@ static void bias_is_kept_as_the_result_where_the_device_asks(void **state) {
     }
     if (parts) y = maker_attention(&m, results[0], results[1], results[2], 2, 0, false);
     output_add(&graph, y);
-    struct plan_caps caps = {.epilogue_max = 4, .epilogue_kinds = 0x1f, .bias_as_result = asks};
+    struct plan_caps caps = {.epilogue_max = 4, .epilogue_kinds = 0x1f, .vectors_as_compute = asks};
     for (int d = 0; d < DTYPE_COUNT; d++)
       caps.dtype_ok[d] = true;
     struct plan_limits limits = {4096, 64, 512};

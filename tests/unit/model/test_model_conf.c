@@ -190,6 +190,38 @@ static void bf16_computes_between_casts_with_fp32_vectors(void **state) {
   model_put(model);
 }
 
+// Where the device asks for it. The last product's result is cast: its plan keeps that bias in
+// fp32, which the graph does not say.
+static void vectors_are_in_the_compute_dtype_where_the_device_asks(void **state) {
+  (void)state;
+  static const char text[] =
+      "name: m\ncompute: bf16\nweights: {synthetic: {}}\n"
+      "inputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\n"
+      "graph: [{layer_norm: {weights: n}}, {linear: {weights: l, features: 4}},\n"
+      "  {mul: {weight: gate}}, {gelu: {}}, {linear: {weights: m, features: 4, out: h}}]\n"
+      "outputs: [{name: y, from: h}]\n";
+  struct plan_caps caps = {.epilogue_max = 4, .epilogue_kinds = 0x1f, .vectors_as_compute = true};
+  for (int d = 0; d < DTYPE_COUNT; d++)
+    caps.dtype_ok[d] = true;
+  enum status code;
+  struct model *model = parse(text, &caps, &code);
+  assert_string_equal(collected.text, "");
+  static const char *const narrow[] = {"n.weight", "n.bias", "l.weight",
+                                       "l.bias",   "gate",   "m.bias"};
+  for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+    assert_int_equal(dtype_of(model, narrow[i]), DTYPE_BF16);
+  const struct plan *plan = model->plans[FUSION_ON];
+  const struct step *last = &plan->steps[plan->n_steps - 1];
+  assert_int_equal(last->kind, STEP_LINEAR);
+  assert_int_equal(last->out[0].dtype, DTYPE_F32);
+  assert_int_equal(last->in[2].dtype, DTYPE_F32);
+  for (int32_t s = 0; s + 1 < plan->n_steps; s++)
+    for (int i = 0; i < plan->steps[s].n_in; i++)
+      if (plan->steps[s].in[i].place == PLACE_WEIGHT)
+        assert_int_equal(plan->steps[s].in[i].dtype, DTYPE_BF16);
+  model_put(model);
+}
+
 static void an_input_may_be_an_output(void **state) {
   (void)state;
   becomes("name: m\ninputs: [{name: x, dtype: fp32, shape: [batch, 2, 3]}]\ngraph: [{identity: "
@@ -434,6 +466,7 @@ int main(void) {
       cmocka_unit_test(an_encoder_layer_norms_before_or_after),
       cmocka_unit_test(dims_come_from_the_weights_file),
       cmocka_unit_test(bf16_computes_between_casts_with_fp32_vectors),
+      cmocka_unit_test(vectors_are_in_the_compute_dtype_where_the_device_asks),
       cmocka_unit_test(an_input_may_be_an_output),
       cmocka_unit_test(missing_and_unknown_keys_are_told_together),
       cmocka_unit_test(identity_and_modes_are_checked),
