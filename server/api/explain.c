@@ -11,6 +11,7 @@
 
 // protobuf-c copies every field, unknown ones too: what is no sensible request is not unpacked.
 #define REQUEST_BYTES 4096
+#define FUSION 6 // its field, the third string
 
 static enum status read_request(struct slice message, struct wire_names *names,
                                 struct explain_options *out, struct error *err) {
@@ -18,6 +19,7 @@ static enum status read_request(struct slice message, struct wire_names *names,
     return error_set(err, STATUS_INVALID_ARGUMENT, "the request has %zu bytes; expected at most %d",
                      message.bytes, REQUEST_BYTES);
   enum status status = wire_split_names(message, names, err);
+  if (status == STATUS_OK) status = wire_check_strings(message, 1u << FUSION, err);
   if (status != STATUS_OK) return status;
   Fusewire__V1__ExplainRequest *request =
       fusewire__v1__explain_request__unpack(NULL, message.bytes, message.data);

@@ -150,9 +150,11 @@ static void requests_that_are_none_are_refused(void **state) {
   memset(large, 0, sizeof large);
   assert_int_equal(send_bytes(large, sizeof large), STATUS_INVALID_ARGUMENT);
   assert_non_null(strstr(call.text, "5000 bytes"));
-  assert_int_equal(send_bytes("\x0a\x7fmlp", 5), STATUS_INTERNAL);           // cut short
-  assert_int_equal(send_bytes("\x0a\x02\xff\xfe", 4), STATUS_INTERNAL);      // not UTF-8
-  assert_int_equal(send_bytes("\x0a\x04mlp\0", 6), STATUS_INVALID_ARGUMENT); // NUL in a name
+  assert_int_equal(send_bytes("\x0a\x7fmlp", 5), STATUS_INTERNAL);             // cut short
+  assert_int_equal(send_bytes("\x0a\x02\xff\xfe", 4), STATUS_INTERNAL);        // not UTF-8
+  assert_int_equal(send_bytes("\x0a\x04mlp\0", 6), STATUS_INVALID_ARGUMENT);   // NUL in a name
+  assert_int_equal(send_bytes("\x0a\x03mlp\x32\x01\xff", 8), STATUS_INTERNAL); // of a plan
+  assert_int_equal(send_bytes("\x0a\x03mlp\x32\x03on\0", 10), STATUS_INVALID_ARGUMENT); // the same
   assert_int_equal(send_bytes("", 0), STATUS_NOT_FOUND);
   int32_t n_nodes = model->graph.n_nodes; // a model that would keep the loop too long
   model->graph.n_nodes = LIMIT_EXPLAIN_NODES + 1;
