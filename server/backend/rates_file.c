@@ -89,20 +89,25 @@ static bool number_of(const char *text, double least, double most, double *out) 
   return end != text && *end == '\0' && *out >= least && *out <= most; // NaN is neither
 }
 
+static bool count_of(const char *text, int32_t *out) {
+  double value;
+  if (!number_of(text, 1, 1 << 24, &value)) return false;
+  *out = (int32_t)value;
+  return *out == value;
+}
+
 static bool shape_of(char *line, struct measured_shape *out) {
   char *words[9], *at = NULL;
   int n = 0;
   for (char *word = strtok_r(line, " ", &at); word && n < 9; word = strtok_r(NULL, " ", &at))
     words[n++] = word;
-  double n_cols, k, m;
   *out = (struct measured_shape){0};
-  if (n != 9 || !number_of(words[1], 1, 1 << 24, &n_cols) || !number_of(words[2], 1, 1 << 24, &k) ||
-      !number_of(words[3], 1, 1 << 24, &m) || !dtype_of(words[4], &out->x_dtype) ||
+  if (n != 9 || !count_of(words[1], &out->n) || !count_of(words[2], &out->k) ||
+      !count_of(words[3], &out->m) || !dtype_of(words[4], &out->x_dtype) ||
       !dtype_of(words[5], &out->y_dtype) || strlen(words[6]) >= sizeof out->epilogue ||
       !number_of(words[7], 0, 1e12, &out->fused_us) ||
       !number_of(words[8], 0, 1e12, &out->apart_us))
     return false;
-  out->n = (int32_t)n_cols, out->k = (int32_t)k, out->m = (int32_t)m;
   memcpy(out->epilogue, words[6], strlen(words[6]) + 1);
   return true;
 }

@@ -97,6 +97,7 @@ static void what_is_not_such_a_file_changes_nothing(void **state) {
       "fusewire rates 5\nshape 8 8 32 fp32 fp64 gelu 1 2\n",
       "fusewire rates 5\nshape 8 8 32 fp32 fp32 gelu 12 22", // cut short, perhaps within a number
       "fusewire rates 5\nshape 0 8 32 fp32 fp32 gelu 1 2\n",
+      "fusewire rates 5\nshape 8 8.5 32 fp32 fp32 gelu 1 2\n", // no count
       "fusewire rates 5\nshape 8 8 32 fp32 fp32 gelu inf 2\n",
       "fusewire rates 5\nshape 8 8 32 fp32 fp32 "
       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
