@@ -134,8 +134,8 @@ static int64_t longest(const struct input_rows *rows) {
 }
 
 static enum status make_tensor(const struct oip_tensor *in, const struct input_rows *rows,
-                               int64_t max_id, struct rng *rng, struct infer_tensor *out,
-                               struct error *err) {
+                               int64_t max_id, size_t most, struct rng *rng,
+                               struct infer_tensor *out, struct error *err) {
   const int64_t sequence = longest(rows);
   const int64_t *ids = rows->ids;
   *out = (struct infer_tensor){.type = in->type, .rank = in->rank};
@@ -143,7 +143,7 @@ static enum status make_tensor(const struct oip_tensor *in, const struct input_r
   for (int d = 0; d < in->rank; d++) {
     out->dims[d] = in->dims[d] >= 0 ? in->dims[d] : d == 0 ? rows->n : sequence;
   }
-  const enum status status = tensor_alloc(out, err);
+  const enum status status = tensor_alloc(out, most, err);
   if (status != STATUS_OK || out->bytes == 0) return status;
   const int64_t n_rows = in->rank > 0 && in->dims[0] < 0 ? rows->n : 1;
   const size_t per_row = out->bytes / datatype_bytes(out->type) / (size_t)n_rows;
@@ -156,11 +156,12 @@ static enum status make_tensor(const struct oip_tensor *in, const struct input_r
 
 enum status input_make(const struct oip_model *model, const struct input_rows *rows, int64_t max_id,
                        struct rng *rng, struct request_input *out, struct error *err) {
+  size_t room = UINT32_MAX; // of a gRPC message
   *out = (struct request_input){0};
   for (int i = 0; i < model->n_inputs; i++) {
-    const enum status status =
-        make_tensor(&model->inputs[i], rows, max_id, rng, &out->tensors[out->n_tensors], err);
-    out->n_tensors++;
+    struct infer_tensor *tensor = &out->tensors[out->n_tensors++];
+    const enum status status = make_tensor(&model->inputs[i], rows, max_id, room, rng, tensor, err);
+    room -= tensor->bytes;
     if (status == STATUS_OK) continue;
     request_input_free(out);
     return status;

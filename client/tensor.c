@@ -61,7 +61,7 @@ enum status tensor_bytes(enum datatype type, const int64_t *dims, int rank, size
   return STATUS_OK;
 }
 
-enum status tensor_alloc(struct infer_tensor *tensor, struct error *err) {
+enum status tensor_alloc(struct infer_tensor *tensor, size_t most, struct error *err) {
   char shape[128];
   size_t bytes = 0;
   const enum status status = tensor_bytes(tensor->type, tensor->dims, tensor->rank, &bytes);
@@ -69,6 +69,12 @@ enum status tensor_alloc(struct infer_tensor *tensor, struct error *err) {
     return error_set(err, status, "%s: %s %s is not a tensor that can be made here", tensor->name,
                      datatype_name(tensor->type),
                      shape_text(tensor->dims, tensor->rank, shape, sizeof shape));
+  }
+  if (bytes > most) {
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                     "%s: %s %s has %zu bytes, and a message has no room for more than %zu",
+                     tensor->name, datatype_name(tensor->type),
+                     shape_text(tensor->dims, tensor->rank, shape, sizeof shape), bytes, most);
   }
   tensor->data = calloc(1, bytes ? bytes : 1);
   tensor->bytes = bytes;

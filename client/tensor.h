@@ -47,8 +47,9 @@ void tensor_free(struct infer_tensor *tensor);
 // Product of dims times the element size, overflow-checked; dims must be >= 0 and type of fixed
 // size.
 MUST_USE enum status tensor_bytes(enum datatype type, const int64_t *dims, int rank, size_t *bytes);
-// Allocate zeroed data for the type and dims already set. RESOURCE_EXHAUSTED or INVALID_ARGUMENT.
-MUST_USE enum status tensor_alloc(struct infer_tensor *tensor, struct error *err);
+// Allocate zeroed data for the type and dims already set, of at most `most` bytes: a server's word
+// for a shape is not believed without a limit. RESOURCE_EXHAUSTED or INVALID_ARGUMENT.
+MUST_USE enum status tensor_alloc(struct infer_tensor *tensor, size_t most, struct error *err);
 // "[2, 128, 384]" into `out`; returns `out`.
 const char *shape_text(const int64_t *dims, int rank, char *out, size_t out_bytes);
 

@@ -57,6 +57,26 @@ static void random_ids_stay_below_the_limit_and_repeat_with_the_seed(void **stat
   request_input_free(&b);
 }
 
+// Sizes that a server claims and no message has take no memory.
+static void inputs_larger_than_a_message_are_refused(void **state) {
+  (void)state;
+  struct oip_model model = {.n_inputs = 2};
+  const int64_t lengths[2] = {1, 1};
+  const struct input_rows rows = {2, lengths, NULL};
+  struct request_input input;
+  struct rng rng = {1};
+  struct error err;
+  model.inputs[0] =
+      (struct oip_tensor){.name = "x", .type = TYPE_FP32, .rank = 2, .dims = {-1, 1 << 10}};
+  model.inputs[1] = model.inputs[0];
+  model.inputs[1].dims[1] = (INT64_C(1) << 29) - (1 << 10); // the first one's more than the rest
+  assert_int_equal(input_make(&model, &rows, 1, &rng, &input, &err), STATUS_RESOURCE_EXHAUSTED);
+  assert_string_equal(err.message, "x: FP32 [2, 536869888] has 4294959104 bytes, and a message has "
+                                   "no room for more than 4294959103");
+  model.inputs[1].dims[1] = INT64_C(1) << 43;
+  assert_int_equal(input_make(&model, &rows, 1, &rng, &input, &err), STATUS_RESOURCE_EXHAUSTED);
+}
+
 static void models_without_sequences_count_rows(void **state) {
   (void)state;
   struct oip_model model = {.n_inputs = 1};
@@ -189,6 +209,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(unlike_rows_are_padded_and_masked),
       cmocka_unit_test(random_ids_stay_below_the_limit_and_repeat_with_the_seed),
+      cmocka_unit_test(inputs_larger_than_a_message_are_refused),
       cmocka_unit_test(models_without_sequences_count_rows),
       cmocka_unit_test(half_values_are_finite_and_small),
       cmocka_unit_test(tensors_that_cannot_be_made_are_refused),

@@ -39,7 +39,7 @@ static void begin(int n_conns) {
     struct request_input input = {.n_tensors = 1, .tokens = 10};
     input.tensors[0] =
         (struct infer_tensor){.name = "x", .type = TYPE_FP32, .rank = 1, .dims = {100}};
-    assert_int_equal(tensor_alloc(&input.tensors[0], &err), 0);
+    assert_int_equal(tensor_alloc(&input.tensors[0], SIZE_MAX, &err), 0);
     assert_int_equal(payload_set_add(&payloads, &options, &input, &err), 0);
     request_input_free(&input);
   }
