@@ -34,7 +34,7 @@ static void requests_read_the_same_through_generated_code(void **state) {
   input.tensors[0] = ids;
   input.tensors[1] = mask;
   for (int i = 0; i < 2; i++)
-    assert_int_equal(tensor_alloc(&input.tensors[i], &err), 0);
+    assert_int_equal(tensor_alloc(&input.tensors[i], SIZE_MAX, &err), 0);
   for (size_t i = 0; i < input.tensors[0].bytes; i++)
     input.tensors[0].data[i] = (uint8_t)i;
   assert_int_equal(payload_set_add(&set, &options, &input, &err), 0);
