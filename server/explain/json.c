@@ -217,8 +217,9 @@ static void set_cost(struct maker *maker, const struct cost *cost) {
 static void operands_json(struct maker *maker, const char *key, const struct operand *operands,
                           int n) {
   open_value(maker, key, "[");
-  for (int i = 0; i < n; i++)
-    set_text(maker, NULL, facts_tensor_name(maker->facts, operands[i].tensor));
+  for (int i = 0; i < n; i++) // what a kernel makes for its own pooling it does not read
+    if (operands[i].place != PLACE_STEP)
+      set_text(maker, NULL, facts_tensor_name(maker->facts, operands[i].tensor));
   close_value(maker, "]");
 }
 

@@ -382,6 +382,34 @@ static void a_result_computed_again_is_shown(void **state) {
   model_put(model);
 }
 
+// Rows that a kernel makes for its own pooling are none of its operands.
+static void what_is_pooled_as_it_is_made_is_not_read(void **state) {
+  (void)state;
+  static const char text[] =
+      "name: pooled\nweights: {synthetic: {seed: 1}}\n"
+      "inputs: [{name: x, dtype: fp32, shape: [batch, seq, 8]}]\ngraph:\n"
+      "  - layer_norm: {weights: n, out: z}\n  - pool: {kind: mean, out: y}\noutputs: [y]\n";
+  struct device_caps caps = fixed_caps(false);
+  char path[300];
+  caps.plan.pool_before = true;
+  snprintf(path, sizeof path, "%s/pooled.yaml", temp_folder());
+  write_file(path, text, sizeof text - 1);
+  struct model *model = load_file(path, &caps);
+  char *found = explained(model, &caps, EXPLAIN_JSON, 16, 0);
+  json_t *root = parse(found);
+  json_t *kernels =
+      json_object_get(json_object_get(json_object_get(root, "plans"), "fused"), "kernels");
+  assert_int_equal(json_array_size(kernels), 1);
+  json_t *reads = json_object_get(json_array_get(kernels, 0), "reads");
+  assert_int_equal(json_array_size(reads), 3); // x, gamma, beta
+  for (size_t i = 0; i < json_array_size(reads); i++)
+    assert_string_not_equal(json_string_value(json_array_get(reads, i)), "z");
+  assert_near(number(json_array_get(kernels, 0), "read_bytes"), 16 * 8 * 4 + 2 * 8 * 4, 0.5);
+  json_decref(root);
+  free(found);
+  model_put(model);
+}
+
 static void the_longest_document_is_a_limit(void **state) {
   (void)state;
   struct device_caps caps = fixed_caps(false);
@@ -431,6 +459,7 @@ int main(void) {
       cmocka_unit_test(long_names_keep_the_columns),
       cmocka_unit_test(many_kinds_of_kernels_fit_the_picture),
       cmocka_unit_test(a_result_computed_again_is_shown),
+      cmocka_unit_test(what_is_pooled_as_it_is_made_is_not_read),
       cmocka_unit_test(the_longest_document_is_a_limit),
       cmocka_unit_test(formats_have_names),
   };
