@@ -198,9 +198,14 @@ void planner_weigh(struct planner *planner, struct decision *decision, int32_t t
 // traffic.c
 void rate_add(struct traffic_rate *rate, enum row_kind rows, double per_row);
 double inst_flops(const struct row_inst *inst);
-double inst_special_flops(const struct row_inst *inst);  // of these, activations
-double inst_reduced_flops(const struct row_inst *inst);  // of these, norms and other reductions
-double program_flops(const struct row_program *program); // of one row
+double inst_special_flops(const struct row_inst *inst); // of these, activations
+double inst_reduced_flops(const struct row_inst *inst); // of these, norms and other reductions
+// Of one row of a program: all, activations, norms and other reductions. Work on row scalars counts
+// once a row.
+struct program_flops {
+  double all, special, reduced;
+};
+struct program_flops program_flops(const struct row_program *program);
 double activation_flops(uint8_t act);
 void attention_flops(const struct attention_problem *problem, enum step_kind kind,
                      struct traffic_rate *flops);

@@ -96,16 +96,53 @@ double inst_reduced_flops(const struct row_inst *inst) {
   return inst->op >= RI_SUM ? inst_flops(inst) : 0;
 }
 
-double program_flops(const struct row_program *program) { // a row
-  double per_element = 0;
-  for (int i = 0; i < program->n_insts; i++)
-    per_element += inst_flops(&program->insts[i]);
-  return per_element * program->cols;
+// Is what the instruction makes one value a row (kernels/types.h)? `scalar`: the registers that
+// hold such.
+static bool makes_scalar(const struct row_program *program, const struct row_inst *inst,
+                         const bool *scalar) {
+  switch ((enum row_opcode)inst->op) {
+  case RI_LOAD:
+    return program->inputs[inst->a].cls == IN_PER_ROW || program->inputs[inst->a].cls == IN_SCALAR;
+  case RI_SUM:
+  case RI_MEAN:
+  case RI_MAX_ROW:
+    return true;
+  case RI_ADD:
+  case RI_SUB:
+  case RI_MUL:
+  case RI_DIV:
+  case RI_MAX:
+    return scalar[inst->a] && scalar[inst->b];
+  case RI_SCALE:
+  case RI_ADD_IMM:
+  case RI_ACT:
+  case RI_CAST:
+    return scalar[inst->a];
+  default:
+    return false;
+  }
+}
+
+struct program_flops program_flops(const struct row_program *program) {
+  struct program_flops flops = {0};
+  bool scalar[ROW_MAX_REGS] = {false};
+  for (int i = 0; i < program->n_insts; i++) {
+    const struct row_inst *inst = &program->insts[i];
+    if (inst->op == RI_STORE) continue;
+    bool one = makes_scalar(program, inst, scalar);
+    // A reduction makes one value of a whole row; all else does as much as it makes.
+    double times = one && inst->op < RI_SUM ? 1 : program->cols;
+    scalar[inst->dst] = one;
+    flops.all += times * inst_flops(inst);
+    flops.special += times * inst_special_flops(inst);
+    flops.reduced += times * inst_reduced_flops(inst);
+  }
+  return flops;
 }
 
 static void row_flops(struct step *step) {
-  rate_add(&step->traffic.flops, step->rows, program_flops(&step->row));
-  rate_add(&step->traffic.flops, step_before_rows(step), program_flops(&step->before));
+  rate_add(&step->traffic.flops, step->rows, program_flops(&step->row).all);
+  rate_add(&step->traffic.flops, step_before_rows(step), program_flops(&step->before).all);
   for (int i = 0; i < step->row.n_inputs; i++) // pooling: one addition or comparison an element
     if (step->row.inputs[i].cls == IN_POOL_MEAN || step->row.inputs[i].cls == IN_POOL_MAX)
       rate_add(&step->traffic.flops, ROWS_TOKENS, step->row.cols);
@@ -154,7 +191,7 @@ void step_traffic(struct step *step) {
   else
     attention_flops(&step->attention, step->kind, &step->traffic.flops);
   if (step->kind != STEP_ROW)
-    rate_add(&step->traffic.flops, step->rows, program_flops(&step->finish));
+    rate_add(&step->traffic.flops, step->rows, program_flops(&step->finish).all);
 }
 
 // ---- totals ----

@@ -10,13 +10,9 @@
 // ---- of a step ----
 static void add_kinds(enum row_kind rows, const struct row_program *program,
                       struct kernel_work *work) {
-  double special = 0, reduced = 0;
-  for (int i = 0; i < program->n_insts; i++) {
-    special += inst_special_flops(&program->insts[i]);
-    reduced += inst_reduced_flops(&program->insts[i]);
-  }
-  rate_add(&work->special_flops, rows, special * program->cols);
-  rate_add(&work->reduced_flops, rows, reduced * program->cols);
+  struct program_flops flops = program_flops(program);
+  rate_add(&work->special_flops, rows, flops.special);
+  rate_add(&work->reduced_flops, rows, flops.reduced);
 }
 
 // More than a first row is pooled of rows of `cols`, which the kernel makes, or finds in memory.
@@ -53,10 +49,9 @@ static void linear_rates(const struct step *step, struct kernel_work *work) {
     work->norm = true;
     rate_add(&work->epilogue_flops, step->rows, linear->n * inst_flops(&norm));
   }
-  rate_add(&work->epilogue_flops, step->rows, program_flops(&step->finish));
-  for (int i = 0; i < step->finish.n_insts; i++)
-    rate_add(&work->epilogue_special, step->rows,
-             step->finish.cols * inst_special_flops(&step->finish.insts[i]));
+  struct program_flops finish = program_flops(&step->finish);
+  rate_add(&work->epilogue_flops, step->rows, finish.all);
+  rate_add(&work->epilogue_special, step->rows, finish.special);
 }
 
 // The two products of an attention, and the keys and values that each tile of queries reads.

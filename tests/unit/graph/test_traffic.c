@@ -84,6 +84,22 @@ static void element_wise_chain_of_k_ops_saves_k_passes(void **state) {
   graph_deinit(&graph);
 }
 
+static void work_on_one_value_a_row_counts_once_when_it_is_fused_with_rows(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_F32);
+  int32_t x = maker_input(&m, ROWS_TOKENS, 80), y = maker_unary(&m, OP_TANH, x);
+  int32_t r = maker_node(&m, OP_REDUCE, &y, 1, (struct node_attrs){.reduce = REDUCE_MEAN});
+  output_add(&graph, maker_binary(&m, OP_MUL, y, maker_unary(&m, OP_SIGMOID, r)));
+  struct traffic_total off = total_of(&graph, FUSION_OFF, false, 10, 1, 100),
+                       on = total_of(&graph, FUSION_ON, false, 10, 1, 100);
+  near(off.flops, 10 * (80 * (8 + 1 + 1) + 8), "one op at a time");
+  assert_int_equal(on.kernels, 1);
+  near(on.flops, off.flops, "fusion saves no operations, and adds none");
+  graph_deinit(&graph);
+}
+
 static void tables_count_touched_rows_and_their_indices(void **state) {
   (void)state;
   struct graph graph;
@@ -237,6 +253,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(encoder_layer_moves_what_the_formula_says),
       cmocka_unit_test(element_wise_chain_of_k_ops_saves_k_passes),
+      cmocka_unit_test(work_on_one_value_a_row_counts_once_when_it_is_fused_with_rows),
       cmocka_unit_test(tables_count_touched_rows_and_their_indices),
       cmocka_unit_test(cls_pooling_reads_one_row_a_sequence),
       cmocka_unit_test(operand_read_twice_by_a_kernel_moves_once),
