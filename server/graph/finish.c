@@ -305,13 +305,28 @@ static void tell_left(const struct search *s, int32_t tensor) {
   }
 }
 
+// Of a result that is left to a chain: why its readers are apart, should it not end up in a tile.
+static void tell_tile(struct planner *planner, int32_t tensor) {
+  int32_t start = planner->reader_start[tensor], end = planner->reader_start[tensor + 1];
+  if (end - start == 1) return; // the epilogue's reason holds
+  for (int32_t i = start; i < end; i++)
+    for (int in = 0; in < planner->nodes[planner->readers[i]].n_in; in++)
+      if (planner->nodes[planner->readers[i]].in[in] == tensor)
+        planner->why[planner->readers[i] * NODE_MAX_INPUTS + in] =
+            "its readers are not all in the pass over tiles that makes it: it goes through memory";
+}
+
 void planner_add_finish(struct planner *planner, int32_t id) {
   struct group *group = &planner->groups[id];
   bool able =
       group->kind == GROUP_LINEAR ? planner->caps->product_finish : planner->caps->attention_finish;
   // A chain that keeps the result in a tile moves as little, and its row kernel runs over longer
   // rows: measured 2 to 5 % faster than a finish (bench/results/README.md).
-  if (!able || group->n_left > 0 || planner_stays_in_tile(planner, group->out[0])) return;
+  if (!able || group->n_left > 0) return;
+  if (planner_stays_in_tile(planner, group->out[0])) {
+    tell_tile(planner, group->out[0]);
+    return;
+  }
   struct search search = {.planner = planner,
                           .group = group,
                           .id = id,

@@ -18,6 +18,8 @@
 static const char *const WHY_READERS =
     "the product's result has other readers, and a product writes one result";
 static const char *const WHY_OUTPUT = "the product's result is an output of the model";
+static const char *const WHY_MEMORY = "a product reads its operand from memory";
+static const char *const WHY_BESIDE = "a product's epilogue reads its second operand from memory";
 static const char *const WHY_CYCLE =
     "one kernel would need a result that is computed from its own in between";
 static const char *const WHY_ROUNDED = "the product rounds its result to a narrower dtype first";
@@ -117,7 +119,7 @@ static const char *fold_refusal(const struct planner *planner, const struct grou
                                 int32_t reader, bool all, struct op_fold *fold) {
   const struct node *node = &planner->nodes[reader];
   const struct op_def *def = op_def_get(node->op);
-  if (def->cls == OPC_LINEAR) return "a product reads its operand from memory";
+  if (def->cls == OPC_LINEAR) return WHY_MEMORY;
   if (def->cls == OPC_ATTENTION) return "attention reads the keys and values of whole sequences";
   if (planner->group_of[reader] >= 0)
     return "it is in the epilogue of another product, which reads this one's result";
@@ -366,7 +368,7 @@ static bool has_detour(struct planner *planner, int32_t from, int32_t to) {
 static const char *merge_refusal(struct planner *planner, int32_t first, int32_t second) {
   const struct group *a = &planner->groups[first], *b = &planner->groups[second];
   if (a->kind == GROUP_ATTENTION) return "attention works by sequence and head, not by whole rows";
-  if (b->kind == GROUP_LINEAR) return "a product reads its operands from memory";
+  if (b->kind == GROUP_LINEAR) return WHY_MEMORY;
   if (b->kind == GROUP_ATTENTION) return "attention reads the keys and values of whole sequences";
   if (a->kind != GROUP_ROW) return NULL; // a product's reason is known from its epilogue
   if (a->rows != b->rows) return planner_pool_refusal(planner, a, b);
@@ -403,6 +405,7 @@ static void merge_producers(struct planner *planner, int32_t index) {
                           ? "what follows is computed again elsewhere, from this in memory"
                           : merge_refusal(planner, first, second),
                **kept = &planner->why[index * NODE_MAX_INPUTS + i];
+    if (why == WHY_MEMORY && op_def_get(node->op)->cls != OPC_LINEAR) why = WHY_BESIDE;
     if (why && !*kept) *kept = why; // a product's epilogue may have said it better
     if (why || planner->groups[first].kind != GROUP_ROW) continue;
     struct group *a = &planner->groups[first], *b = &planner->groups[second];

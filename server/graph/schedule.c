@@ -24,13 +24,68 @@ static int32_t next_ready(const struct planner *planner, const int32_t *waits) {
   return best;
 }
 
+// Can the group be a part of a chain of steps over tiles of `rows` (place.c)?
+static bool may_chain(const struct planner *planner, int32_t id, enum row_kind rows) {
+  const struct group *group = &planner->groups[id];
+  if (group->rows != rows || group->kind == GROUP_ATTENTION) return false;
+  for (int32_t node = group->head; node >= 0; node = planner->next[node])
+    if (planner->nodes[node].op == OP_POOL) return false;
+  return true;
+}
+
+// Can all that read the tensor, and have not run, run now and in the chain of groups from order
+// `first` on, which makes it?
+static bool all_may_chain(const struct planner *planner, int32_t tensor, enum row_kind rows,
+                          const int32_t *waits) {
+  if (planner->wanted[tensor]) return false;
+  for (int32_t i = planner->reader_start[tensor]; i < planner->reader_start[tensor + 1]; i++) {
+    int32_t reader = planner->group_of[planner->readers[i]];
+    if (waits[reader] >= 0 && (waits[reader] > 0 || !may_chain(planner, reader, rows)))
+      return false;
+  }
+  return true;
+}
+
+// Before a chain ends: a group that is ready and whose running now, and not later, leaves a result
+// of the chain without readers elsewhere, so that it stays in the tile. The first in the graph of
+// these, or -1. `first`: where in the order the chain begins.
+static int32_t next_of_chain(const struct planner *planner, const int32_t *waits, int32_t first) {
+  int32_t best = -1;
+  for (int32_t o = first; o < planner->n_order; o++) {
+    const struct group *group = &planner->groups[planner->order[o]];
+    for (int32_t node = group->head; node >= 0; node = planner->next[node]) {
+      int32_t tensor = planner->nodes[node].out;
+      int32_t start = planner->reader_start[tensor], end = planner->reader_start[tensor + 1];
+      if (!all_may_chain(planner, tensor, group->rows, waits)) continue;
+      for (int32_t i = start; i < end; i++) {
+        int32_t reader = planner->group_of[planner->readers[i]];
+        if (waits[reader] == 0 &&
+            (best < 0 || planner->groups[reader].tail < planner->groups[best].tail))
+          best = reader;
+      }
+    }
+  }
+  return best;
+}
+
 enum status planner_order(struct planner *planner) {
   int32_t *waits = calloc((size_t)planner->n_groups + 1, sizeof *waits);
+  int32_t chain = 0; // where in the order the steps begin that may be one chain
+  bool chains = planner->caps->row_chains && planner->mode != FUSION_OFF;
   if (!waits)
     return error_set(planner->err, STATUS_RESOURCE_EXHAUSTED, "out of memory while planning");
   for (int32_t g = 0; g < planner->n_groups; g++)
     waits[g] = planner->groups[g].kind == GROUP_DEAD ? -1 : count_waits(planner, g);
   for (int32_t g; (g = next_ready(planner, waits)) >= 0;) {
+    if (chains && chain < planner->n_order &&
+        !may_chain(planner, g, planner->groups[planner->order[chain]].rows)) {
+      int32_t before = next_of_chain(planner, waits, chain);
+      if (before >= 0)
+        g = before;
+      else
+        chain = planner->n_order;
+    }
+    if (!may_chain(planner, g, planner->groups[g].rows)) chain = planner->n_order + 1;
     planner->order[planner->n_order++] = g;
     waits[g] = -1;
     for (int32_t node = planner->groups[g].head; node >= 0; node = planner->next[node]) {

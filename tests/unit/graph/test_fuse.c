@@ -488,6 +488,32 @@ static void chain_is_cut_where_the_tile_is_full(void **state) {
   bench_end(&b);
 }
 
+// The silu stands behind the attention in the graph, but what it reads is in the tile before that.
+static void last_readers_of_a_chains_results_run_before_it_ends(void **state) {
+  (void)state;
+  struct bench b;
+  bench_begin(&b);
+  b.caps.row_chains = true;
+  b.caps.product_finish = true;
+  int32_t x = maker_input(&b.m, ROWS_TOKENS, 8);
+  int32_t h = maker_unary(&b.m, OP_GELU, maker_linear(&b.m, x, 16, true));
+  int32_t y = maker_linear(&b.m, h, 8, true);
+  int32_t o = block_attention(&b.m, y, 2);
+  int32_t s = maker_unary(&b.m, OP_SILU, h);
+  output_add(&b.graph, maker_binary(&b.m, OP_ADD, o, y));
+  output_add(&b.graph, s);
+  bench_plan(&b);
+  EXPECT_STEPS(&b, "linear+bias+gelu", "linear+bias", "linear*3+bias", "silu", "attention",
+               "linear+bias+add");
+  assert_int_equal(b.plan->steps[0].out[0].place, PLACE_TILE);
+  assert_true(edge(&b, h, s)->chained);
+  assert_int_equal(b.plan->steps[3].chain, 0);
+  // y is read behind the attention as well, so it is in memory, whoever else reads it.
+  assert_int_equal(b.plan->steps[1].out[0].place, PLACE_ARENA);
+  expect_apart(&b, y, b.graph.nodes[b.graph.n_nodes - 1].out, "not all in the pass");
+  bench_end(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(product_takes_bias_scale_gelu_residual_and_cast),
@@ -518,6 +544,7 @@ int main(void) {
       cmocka_unit_test(identities_vanish_and_outputs_may_be_inputs),
       cmocka_unit_test(nodes_that_lead_nowhere_are_not_run_and_their_inputs_not_kept),
       cmocka_unit_test(row_chain_keeps_its_intermediates_in_tiles),
+      cmocka_unit_test(last_readers_of_a_chains_results_run_before_it_ends),
       cmocka_unit_test(chain_is_cut_where_the_tile_is_full),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
