@@ -2,8 +2,20 @@
 
 // Above what the plans' orders of addition make of a whole model, below what anybody would call
 // the same answer: twice the accuracy contract of one operation, and as many again for depth.
-static double alarm_of(enum dtype compute) {
-  return compute == DTYPE_F32 ? 1e-4 : compute == DTYPE_F16 ? 1e-2 : 5e-2;
+static double alarm_of(enum dtype dtype) {
+  return dtype == DTYPE_F32 ? 1e-4 : dtype == DTYPE_F16 ? 1e-2 : 5e-2;
+}
+
+// By the coarsest dtype that anything is computed in: a result that one plan rounds to 16 bits on
+// its way another one may keep in fp32.
+static double alarm_for(const struct model *model) {
+  double alarm = alarm_of(model->compute);
+  for (int32_t t = 0; t < model->graph.n_tensors; t++) {
+    const struct tensor *tensor = &model->graph.tensors[t];
+    if (tensor->kind == TENSOR_ACTIVATION && alarm_of(tensor->dtype) > alarm)
+      alarm = alarm_of(tensor->dtype);
+  }
+  return alarm;
 }
 
 #define ROWS 512 // of a shadow, unless the file says more
@@ -17,7 +29,7 @@ static void read_shadow(struct conf_report *report, const struct conf_node *ab,
                          *slots = conf_find(ab, "shadow_slots");
   struct model_shadow *shadow = &model->shadow;
   int64_t rows = model->batch.max_tokens < ROWS ? model->batch.max_tokens : ROWS, n = SLOTS;
-  shadow->alarm = alarm_of(model->compute);
+  shadow->alarm = alarm_for(model);
   if (share != NULL) (void)conf_float(report, share, 0, 1, &shadow->share);
   if (alarm != NULL) (void)conf_float(report, alarm, 0, 1e9, &shadow->alarm);
   if (tokens != NULL) (void)conf_int(report, tokens, 1, model->batch.max_tokens, &rows);

@@ -1,20 +1,24 @@
 // The key `ab` of a model file.
 #include "folder.h"
 
-// A model whose lines 2 and on are these.
-static struct model *parse(const char *lines) {
+// A model whose lines 2 and on are these, with these outputs of the step y.
+static struct model *parse_outputs(const char *lines, const char *outputs) {
   char text[2048];
   struct model *model = NULL;
   snprintf(text, sizeof text,
            "name: m\n%s\nweights: {synthetic: {}}\n"
            "inputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\n"
-           "graph:\n  - linear: {weights: l, features: 4, out: y}\noutputs: [y]\n",
-           lines);
+           "graph:\n  - linear: {weights: l, features: 4, out: y}\noutputs: [%s]\n",
+           lines, outputs);
   write_file(path, text, strlen(text));
   collected = (struct collect){0};
   enum status status = model_parse(path, &conf, NULL, collect_error, &collected, &model);
   assert_int_equal(status == STATUS_OK, model != NULL);
   return model;
+}
+
+static struct model *parse(const char *lines) {
+  return parse_outputs(lines, "y");
 }
 
 static struct model *accepts(const char *lines) {
@@ -61,6 +65,10 @@ static void shadows_have_sizes_and_an_alarm(void **state) {
   assert_true(shadow->alarm == 1e-7);
   assert_int_equal(shadow->max_rows, 9);
   assert_int_equal(shadow->slots, 5);
+  model_put(model);
+  // An output of 16 bits moves by its rounding, whatever it was computed in.
+  model = parse_outputs("fusion: ab\nab: {shadow: 1}", "y, {name: z, from: y, dtype: fp16}");
+  assert_true(model && model->shadow.alarm == 1e-2);
   model_put(model);
   model = accepts("fusion: ab\nab: {unfused_share: 1}");
   assert_true(model->shadow.share == 0);
