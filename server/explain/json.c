@@ -59,10 +59,11 @@ static void open_part(struct maker *maker, const char *key, const char *bracket)
   maker->comma = false;
   open_value(maker, key, bracket);
 }
+// What 64 bits do not hold (bytes of attentions over millions of tokens) is the most that they do.
 static void set_int(struct maker *maker, const char *key, double value) {
   char digits[24];
   int at = sizeof digits;
-  long long whole = isfinite(value) ? llround(value) : 0;
+  long long whole = value >= 0x1p63 ? INT64_MAX : value > -0x1p63 ? llround(value) : 0;
   begin(maker, key);
   for (unsigned long long rest = whole < 0 ? 0 - (unsigned long long)whole
                                            : (unsigned long long)whole;

@@ -410,6 +410,36 @@ static void what_is_pooled_as_it_is_made_is_not_read(void **state) {
   model_put(model);
 }
 
+// Hundreds of attentions over a million tokens: more bytes than 64 bits count.
+static void figures_beyond_64_bits_stay_positive(void **state) {
+  (void)state;
+  static const char text[] =
+      "name: vast\nbatch: {max_tokens: 1048576}\nmax_seqlen: 1048576\n"
+      "inputs: [{name: x, dtype: fp32, shape: [batch, seq, 4096]}]\ngraph:\n"
+      "  - relu: {out: a0}\n"
+      "  - repeat: {times: 200, body: [{attention: {in: ['a{i}', 'a{i}', 'a{i}'], heads: 4096, "
+      "out: 'a{i+1}'}}]}\noutputs: [a200]\n";
+  struct device_caps caps = fixed_caps(false);
+  char path[300];
+  snprintf(path, sizeof path, "%s/vast.yaml", temp_folder());
+  write_file(path, text, sizeof text - 1);
+  struct model *model = load_file(path, &caps);
+  for (int format = 0; format < EXPLAIN_FORMATS; format++) {
+    char *found = explained(model, &caps, (enum explain_format)format, 1048576, 1);
+    if (format == EXPLAIN_JSON) {
+      json_t *root = parse(found);
+      json_t *total =
+          json_object_get(json_object_get(json_object_get(root, "plans"), "unfused"), "total");
+      assert_true(json_integer_value(json_object_get(total, "read_bytes")) == INT64_MAX);
+      json_decref(root);
+      assert_null(strstr(found, "bytes\": -"));
+    }
+    if (format == EXPLAIN_SVG) assert_xml(found, "a vast model");
+    free(found);
+  }
+  model_put(model);
+}
+
 static void the_longest_document_is_a_limit(void **state) {
   (void)state;
   struct device_caps caps = fixed_caps(false);
@@ -460,6 +490,7 @@ int main(void) {
       cmocka_unit_test(many_kinds_of_kernels_fit_the_picture),
       cmocka_unit_test(a_result_computed_again_is_shown),
       cmocka_unit_test(what_is_pooled_as_it_is_made_is_not_read),
+      cmocka_unit_test(figures_beyond_64_bits_stay_positive),
       cmocka_unit_test(the_longest_document_is_a_limit),
       cmocka_unit_test(formats_have_names),
   };
