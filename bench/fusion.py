@@ -78,19 +78,26 @@ def rows_of(lines, part, x):
     return rows
 
 
+def cell(value):
+    """Four digits, and all of those before the point."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if value >= 1e4 else f"{value:.4g}"
+
+
 def print_table(title, device, rows):
     print(f"\n{title}; {device}\n")
     names = list(rows[0])
     print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
     for row in rows:
-        print("| " + " | ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()) + " |")
+        print("| " + " | ".join(cell(v) for v in row.values()) + " |")
 
 
 def turning_point(rows, x, key):
-    """The least x from which on the gain stays below TURNS_AT."""
+    """Where the gain falls below TURNS_AT, in words: the least x from which on it stays there."""
     last = max((row[x] for row in rows if row[key] >= TURNS_AT), default=None)
     later = [row[x] for row in rows if last is None or row[x] > last]
-    return str(min(later)) if later else f"above {rows[-1][x]}"
+    return f"from {x} = {min(later)} on" if later else f"at no {x} up to {rows[-1][x]}"
 
 
 def render(experiment, text, out, path=None):
@@ -107,7 +114,7 @@ def render(experiment, text, out, path=None):
               f"\nrates by which it was predicted: copy {head['copy_gbps']:g} GB/s, cache {head['cache_gbps']:g} GB/s, "
               f"element-wise {head['vector_gflops']:g} GFLOP/s, products {head['product_gflops']:g} GFLOP/s")
         if x in ("s", "cols") or part == "epilogue":
-            print(f"the gain falls below {TURNS_AT} at {x} = {turning_point(rows, x, 'speed_up')}; "
+            print(f"the gain is below {TURNS_AT} {turning_point(rows, x, 'speed_up')}; "
                   f"predicted: {turning_point(rows, x, 'predicted_speed_up')}")
         x_name = X_NAMES[x][part] if isinstance(X_NAMES[x], dict) else X_NAMES[x]
         series = [("fused", "fused_us", False), ("  predicted", "fused_predicted_us", True),
