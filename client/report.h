@@ -47,8 +47,9 @@ int report_gaps(const struct report *report, FILE *out);
 
 // Shared by the writers.
 void report_ab(const struct report *report, FILE *out);
-const char *report_level_word(const struct report *report);                // "callers" or "rate/s"
-const char *report_variant_name(const struct report *report, int variant); // "on", "off", "default"
+const char *report_level_word(const struct report *report); // "callers" or "rate/s"
+const char *report_variant_name(const struct report *report,
+                                int variant); // "on", "mixed", "default"
 double report_calls_per_s(const struct variant_result *variant);
 double report_tokens_per_s(const struct variant_result *variant);
 #define REPORT_PERCENTILES 5

@@ -52,13 +52,13 @@ static void prediction_table(const struct report *report, FILE *out) {
     fprintf(out, "\nNo prediction to hold against this: %s\n", first->note);
     return;
   }
-  fprintf(out,
-          "\nB / A as the server's planner predicts it for a batch of the run's mean size, beside "
-          "what was measured,\nand how far off the prediction is; by %s.\n"
-          "Saved: 1 - A / B of the time.\n",
-          first->measured_rates
-              ? "rates that were measured on its device"
-              : "default rates of its device, which `fusewired tune` would measure");
+  fprintf(
+      out,
+      "\nB / A as the server's planner predicts it for a batch of the run's mean size, beside "
+      "what was measured,\nand how far off the prediction is; by %s.\n"
+      "It is of whole plans, also where --output asks for less. Saved: 1 - A / B of the time.\n",
+      first->measured_rates ? "rates that were measured on its device"
+                            : "default rates of its device, which `fusewired tune` would measure");
   fprintf(out, "%9s %13s  %9s  %-22s %8s  %9s  %-22s %8s  %s\n", report_level_word(report),
           "tokens/seqs", "time", "measured (compute_us)", "off", "bytes", "measured", "off",
           "saved: predicted, measured");

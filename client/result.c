@@ -35,7 +35,10 @@ static void add_cost(struct variant_result *variant, const struct reply_cost *co
     variant->cost[i].n++;
     if (i < RESULT_STAGES) samples_add(&variant->stage_us[i], cost->value[i]);
   }
-  if (cost->fusion[0]) memcpy(variant->fusion, cost->fusion, sizeof variant->fusion);
+  if (cost->fusion[0]) {
+    const bool other = variant->fusion[0] && strcmp(variant->fusion, cost->fusion) != 0;
+    snprintf(variant->fusion, sizeof variant->fusion, "%s", other ? "mixed" : cost->fusion);
+  }
   if (cost->device[0]) memcpy(variant->device, cost->device, sizeof variant->device);
 }
 

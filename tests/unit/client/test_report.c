@@ -96,6 +96,32 @@ static void json_holds_the_figures(void **state) {
   json_decref(root);
 }
 
+// A server that runs a share of the calls by its other plan (ab.unfused_share).
+static void replies_of_two_plans_are_called_mixed(void **state) {
+  (void)state;
+  uint8_t on[] = "\x22\x0e\x0a\x06"
+                 "fusion"
+                 "\x12\x04\x1a\x02"
+                 "on",
+          off[] = "\x22\x0f\x0a\x06"
+                  "fusion"
+                  "\x12\x05\x1a\x03"
+                  "off";
+  struct outcome outcome = {.measured = true, .message = "", .reply = {on, sizeof on - 1}};
+  struct reply_cost cost;
+  struct result result;
+  result_init(&result, 1, 1);
+  result_add(&result, &outcome, &cost);
+  result_add(&result, &outcome, &cost);
+  assert_string_equal(result.variant[0].fusion, "on");
+  outcome.reply = (struct slice){off, sizeof off - 1};
+  result_add(&result, &outcome, &cost);
+  outcome.reply = (struct slice){on, sizeof on - 1};
+  result_add(&result, &outcome, &cost);
+  assert_string_equal(result.variant[0].fusion, "mixed");
+  result_free(&result);
+}
+
 static int columns(const char *line) {
   int n = 1;
   bool quoted = false;
@@ -216,6 +242,7 @@ int main(void) {
       TEST(html_escapes_what_came_from_outside),
       TEST(failures_are_printed_with_their_first_message),
       TEST(what_is_missing_is_told),
+      cmocka_unit_test(replies_of_two_plans_are_called_mixed),
       cmocka_unit_test(axes_end_at_round_numbers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
