@@ -65,7 +65,7 @@ double svg_memory(const struct facts *facts, struct out *out, double top) {
   char text[200];
   snprintf(text, sizeof text,
            "Where intermediates lie, and from which kernel to which, laid out for the largest "
-           "batch of %d %s. What is not alive at one time shares its place.",
+           "batch of %d %s. What is not alive at one time shares its place. Inputs are grey.",
            limits->max_tokens, facts->model->has_sequences ? "tokens" : "rows");
   svg_title(out, top, "Memory", text);
   double most = off > on ? off : on, y = top + 52;

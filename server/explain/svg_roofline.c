@@ -195,7 +195,7 @@ static void slope(struct plot *plot, double bandwidth, double peak, const char *
   slant_text(plot, &line, text);
 }
 
-// Its label stands above it, as far to the right as no dot is in the way.
+// Its label stands above it, or else below, as far to the right as no dot is in the way.
 static void ceiling(struct plot *plot, double bandwidth, double rate, const char *class,
                     const char *text) {
   double from = log10(rate / bandwidth), width = 0.6 * 11 * (double)strlen(text);
@@ -204,13 +204,15 @@ static void ceiling(struct plot *plot, double bandwidth, double rate, const char
   double y = y_of(plot, rate), begin = x_of(plot, pow(10, from));
   out_add(plot->out, "<path d=\"M%.1f %.1fH%d\" class=\"%s\"/>\n", begin, y, PLOT_LEFT + PLOT_WIDTH,
           class);
-  double right = PLOT_LEFT + PLOT_WIDTH - 8 - width;
-  struct box box = {right, y - 18, width, 14};
-  while (box.x > begin && overlaps(plot, &box))
+  const double right = PLOT_LEFT + PLOT_WIDTH - 8 - width, above = y - 18, below = y + 4;
+  struct box box = {right, above, width, 14};
+  while (overlaps(plot, &box) && (box.x > begin || box.y < below)) {
     box.x -= 10;
-  double x = box.x > begin ? box.x : right;
-  svg_text(plot->out, x, y - 7, "small dim", text);
-  take(plot, x, y - 18, width, 14);
+    if (box.x <= begin && box.y < below) box.x = right, box.y = below;
+  }
+  if (box.x <= begin) box.x = right, box.y = above; // no room at all
+  svg_text(plot->out, box.x, box.y + 11, "small dim", text);
+  take(plot, box.x, box.y, width, 14);
 }
 
 static void roofs(struct plot *plot) {
@@ -346,6 +348,9 @@ double svg_roofline(const struct facts *facts, struct out *out, double top) {
     numbers(&plot, (enum side)mode);
   double y = legend(facts, SIDE_FUSED, out, plot.top + 10);
   y = legend(facts, SIDE_OFF, out, y + 34);
+  y += LEGEND_ROW;
+  svg_text(out, LEGEND_X, y + 10, "small dim",
+           "Blue: products; purple: attention; green: work on rows.");
   svg_text(out, LEGEND_X, y + 24, "small dim",
            "Kernels without operations or operands in memory are not drawn.");
   double bottom = plot.top + PLOT_HEIGHT + 44;

@@ -148,6 +148,8 @@ static void node_line(const struct facts *facts, int32_t index, const struct col
             out_name(graph->tensors[node->in[i]].name, OPERAND_MOST, name, sizeof name));
   if (node->op == OP_ATTENTION)
     out_add(out, "; %d heads%s", node->attrs.heads, node->attrs.causal ? ", causal" : "");
+  if (!plan_runs(facts->plans[SIDE_OFF].plan, index) && node->op != OP_IDENTITY)
+    out_raw(out, "; never runs, no output needs it");
   out_raw(out, "\n");
 }
 

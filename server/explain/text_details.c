@@ -159,7 +159,8 @@ static void edges_text(const struct facts *facts, struct out *out) {
             out_bytes(facts->plans[SIDE_FUSED].score_bytes, b));
   out_add(out,
           "\nPredicted times are of the two kernels apart and of the one, where both were "
-          "possible.\n\n         %-*s %10s %9s %9s %9s\n",
+          "possible, each by itself:\nits operands come from main memory, but for what the first "
+          "leaves in the cache for the second.\n\n         %-*s %10s %9s %9s %9s\n",
           EDGE_WIDTH, "from -> to", "one a time", "fused", "two", "one");
   int32_t n = edge_kinds(facts, lines);
   for (int state = 0; state < EDGE_STATES; state++)

@@ -361,3 +361,10 @@ void plan_free(struct plan *plan) {
   free(plan->sums);
   free(plan);
 }
+
+bool plan_runs(const struct plan *plan, int32_t node) {
+  for (int32_t s = 0; s < plan->n_steps; s++)
+    for (int i = 0; i < plan->steps[s].n_nodes; i++)
+      if (plan->steps[s].nodes[i] == node) return true;
+  return false;
+}

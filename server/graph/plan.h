@@ -284,6 +284,8 @@ void plan_free(struct plan *plan);
 // Do both run the same kernels on the same memory? FUSION_AUTO often comes out as one of the
 // others.
 bool plan_same(const struct plan *a, const struct plan *b);
+// Is the node of the graph in one of the plan's steps? Not: no output needs it, or it is a view.
+bool plan_runs(const struct plan *plan, int32_t node);
 
 // Totals of the steps that `outputs` (mask of signature outputs) needs, for one batch.
 struct traffic_total {

@@ -112,6 +112,21 @@ static void resolve_auto(struct model *model) {
   if (model->fusion_default == FUSION_AUTO) model->fusion_default = model->auto_is;
 }
 
+// A step that nothing leads on from is legal, and most often a wrong name in another one's `in`.
+static void tell_unused(const struct model *model) {
+  const struct graph *graph = &model->graph;
+  int32_t first = -1, n = 0;
+  for (int32_t i = graph->n_nodes - 1; i >= 0; i--) {
+    if (graph->nodes[i].op == OP_IDENTITY || plan_runs(model->plans[FUSION_OFF], i)) continue;
+    first = i;
+    n++;
+  }
+  if (n == 0) return;
+  log_warn("step_unused", "%s:%d: no output needs \"%s\", so it is never computed%s", model->path,
+           graph->nodes[first].line, graph->tensors[graph->nodes[first].out].name,
+           n > 1 ? "; nor are others (explain has them)" : "");
+}
+
 static bool build_plans(struct model *model, const struct plan_caps *device_caps,
                         struct conf_report *report) {
   struct plan_limits limits = limits_of(model);
@@ -127,6 +142,7 @@ static bool build_plans(struct model *model, const struct plan_caps *device_caps
     return false;
   }
   resolve_auto(model);
+  tell_unused(model);
   return true;
 }
 

@@ -113,6 +113,11 @@ class CheckTest(unittest.TestCase):
         code, output = check([tiny_bert.write(self.folder)])
         self.assertEqual(code, 0, output)
 
+    def test_a_step_that_no_output_needs_is_right_and_told(self):
+        code, output = check([self.write("block.yaml", BLOCK.replace("outputs:", "  - relu: {in: x, out: idle}\noutputs:"))])
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r'block\.yaml:8: no output needs "idle"')
+
     # ---- model and server files ------------------------------------------------------------------
     def test_what_is_printed_must_arrive(self):
         model = self.write("block.yaml", BLOCK)

@@ -440,6 +440,25 @@ static void figures_beyond_64_bits_stay_positive(void **state) {
   model_put(model);
 }
 
+static void a_step_that_no_output_needs_is_told(void **state) {
+  (void)state;
+  static const char text[] =
+      "name: idle\ninputs: [{name: x, dtype: fp32, shape: [batch, 8]}]\ngraph:\n"
+      "  - relu: {out: y}\n  - tanh: {in: x, out: idle}\n  - identity: {in: y, out: z}\n"
+      "outputs: [z]\n";
+  struct device_caps caps = fixed_caps(false);
+  char path[300];
+  snprintf(path, sizeof path, "%s/idle.yaml", temp_folder());
+  write_file(path, text, sizeof text - 1);
+  struct model *model = load_file(path, &caps);
+  char *found = explained(model, &caps, EXPLAIN_TEXT, 16, 0);
+  assert_non_null(strstr(found, "of x\n")); // relu
+  assert_non_null(strstr(found, "of x; never runs, no output needs it\n"));
+  assert_non_null(strstr(found, "of y\n")); // identity: a view, which is needed
+  free(found);
+  model_put(model);
+}
+
 static void the_longest_document_is_a_limit(void **state) {
   (void)state;
   struct device_caps caps = fixed_caps(false);
@@ -491,6 +510,7 @@ int main(void) {
       cmocka_unit_test(a_result_computed_again_is_shown),
       cmocka_unit_test(what_is_pooled_as_it_is_made_is_not_read),
       cmocka_unit_test(figures_beyond_64_bits_stay_positive),
+      cmocka_unit_test(a_step_that_no_output_needs_is_told),
       cmocka_unit_test(the_longest_document_is_a_limit),
       cmocka_unit_test(formats_have_names),
   };

@@ -442,6 +442,8 @@ static void nodes_that_lead_nowhere_are_not_run_and_their_inputs_not_kept(void *
   output_add(&b.graph, maker_unary(&b.m, OP_TANH, x));
   bench_plan(&b);
   EXPECT_STEPS(&b, "tanh");
+  assert_false(plan_runs(b.plan, 0));
+  assert_true(plan_runs(b.plan, 1));
   assert_int_equal(b.plan->inputs[1].place, PLACE_NONE);
   assert_int_equal(b.plan->n_inputs, 2);
   bench_end(&b);
