@@ -76,18 +76,23 @@ static enum status tune(struct parts *parts, bool quick, struct error *err) {
   enum status status = devices_measure(devices, &options, err);
   if (status != STATUS_OK) return status;
   print_rates(&devices->facts.rates, &devices->backend->caps(devices->list[0])->plan);
-  for (int i = 0; i < registry_count(parts->registry) && status == STATUS_OK; i++)
-    if (registry_at(parts->registry, i))
-      status = tune_model(devices, registry_at(parts->registry, i), &options, err);
-  if (status != STATUS_OK) return status;
+  // What cannot be measured, as a batch that no memory holds, takes nothing from the rest.
+  enum status first = STATUS_OK;
+  for (int i = 0; i < registry_count(parts->registry); i++) {
+    struct error why = {0};
+    const struct model *model = registry_at(parts->registry, i);
+    status = model ? tune_model(devices, model, &options, &why) : STATUS_OK;
+    if (status == STATUS_OK || first != STATUS_OK) continue;
+    first = error_set(err, status, "model %s: %s", model->name, why.message);
+  }
   print_shapes(&devices->facts.shapes);
   if (!devices->facts_path[0]) {
     puts("kept nowhere: device.cache is none, or there is no cache folder");
-    return STATUS_OK;
+    return first;
   }
   status = device_facts_write(devices->facts_path, &devices->facts, err);
   if (status == STATUS_OK) printf("kept in %s\n", devices->facts_path);
-  return status;
+  return status == STATUS_OK ? first : status;
 }
 
 enum exit_code daemon_tune(const struct server_conf *conf, bool quick) {

@@ -1,11 +1,12 @@
 """`fusewired tune`: what it measures is kept, read by what starts next, and decides what `fusion: auto` does."""
 import json
 import os
+import resource
 import subprocess
 import tempfile
 import unittest
 
-from harness.daemon import Daemon, daemon_path
+from harness.daemon import Daemon, daemon_path, sanitized
 from harness.run import ROOT
 
 BLOCK = os.path.join(ROOT, "tests", "e2e", "models", "block.yaml")
@@ -31,8 +32,9 @@ class TuneTest(unittest.TestCase):
         cls.temporary.cleanup()
 
     @staticmethod
-    def run_it(*arguments):
-        return subprocess.run([daemon_path(), *arguments], capture_output=True, text=True, timeout=300, errors="replace")
+    def run_it(*arguments, **options):
+        return subprocess.run([daemon_path(), *arguments], capture_output=True, text=True, timeout=300, errors="replace",
+                              **options)
 
     def path(self):
         names = [name for name in os.listdir(self.folder) if name.endswith(".rates")]
@@ -97,6 +99,27 @@ class TuneTest(unittest.TestCase):
             self.assertIn("left aside", errors)
         with Daemon([BLOCK], {"device": {"kind": "cpu", "threads": 1, "cache": self.folder}}) as daemon:
             self.assertIn("left aside", daemon.log())
+
+    @unittest.skipIf(sanitized(), "sanitizers take more address space than any limit leaves")
+    def test_what_no_memory_holds_takes_nothing_from_the_rest(self):
+        with tempfile.TemporaryDirectory() as folder:
+            wide, settings = os.path.join(folder, "wide.yaml"), os.path.join(folder, "server.yaml")
+            with open(wide, "w") as file:
+                file.write("name: wide\nweights: {synthetic: {}}\nbatch: {max_tokens: 512}\n"
+                           "inputs: [{name: x, dtype: fp32, shape: [batch, 8]}]\ngraph:\n"
+                           "  - linear: {weights: w, features: 1000000}\n  - gelu: {out: y}\noutputs: [y]\n")
+            with open(settings, "w") as file:
+                json.dump({"device": {"kind": "cpu", "threads": 1, "cache": folder}}, file)
+            most = 1536 << 20  # 512 rows want 2 GB
+            done = self.run_it("tune", "--quick", "--config", settings, wide, BLOCK,
+                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)))
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("error: model wide: no memory for an arena of", done.stderr)
+            (name,) = [name for name in os.listdir(folder) if name.endswith(".rates")]
+            with open(os.path.join(folder, name)) as file:
+                shapes = [line.split()[1:7] for line in file if line.startswith("shape ")]
+        self.assertIn(SHAPE, shapes)
+        self.assertIn(["1000000", "8", "32", "fp32", "fp32", "bias,gelu"], shapes)
 
     def test_wrong_usage(self):
         for words in (["tune", "--quick", "/nowhere.yaml"], ["tune", "--quik"], ["--quick", BLOCK],
