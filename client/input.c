@@ -19,15 +19,6 @@ static bool is_float(enum datatype type) {
   return type == TYPE_FP16 || type == TYPE_BF16 || type == TYPE_FP32 || type == TYPE_FP64;
 }
 
-static enum role role_of(const struct oip_tensor *tensor) {
-  if (ends_with(tensor->name, "mask")) return ROLE_MASK;
-  if (ends_with(tensor->name, "lengths")) return ROLE_LENGTHS;
-  if (is_float(tensor->type)) return ROLE_VALUES;
-  if (ends_with(tensor->name, "type_ids")) return ROLE_ZEROS;
-  if (ends_with(tensor->name, "position_ids")) return ROLE_POSITIONS;
-  return ROLE_IDS;
-}
-
 bool input_has_sequences(const struct oip_model *model) {
   for (int i = 0; i < model->n_inputs; i++) {
     for (int d = 1; d < model->inputs[i].rank; d++) {
@@ -37,9 +28,19 @@ bool input_has_sequences(const struct oip_model *model) {
   return false;
 }
 
+static enum role role_of(const struct oip_model *model, const struct oip_tensor *tensor) {
+  if (ends_with(tensor->name, "mask")) return ROLE_MASK;
+  if (ends_with(tensor->name, "lengths")) return ROLE_LENGTHS;
+  if (is_float(tensor->type)) return ROLE_VALUES;
+  if (ends_with(tensor->name, "type_ids")) return ROLE_ZEROS;
+  if (ends_with(tensor->name, "position_ids")) return ROLE_POSITIONS;
+  const bool one_a_row = tensor->rank == 1 && tensor->dims[0] < 0;
+  return one_a_row && input_has_sequences(model) ? ROLE_LENGTHS : ROLE_IDS;
+}
+
 static bool tells_padding(const struct oip_model *model) {
   for (int i = 0; i < model->n_inputs; i++) {
-    const enum role role = role_of(&model->inputs[i]);
+    const enum role role = role_of(model, &model->inputs[i]);
     if (role == ROLE_MASK || role == ROLE_LENGTHS) return true;
   }
   return false;
@@ -133,9 +134,9 @@ static int64_t longest(const struct input_rows *rows) {
   return longest;
 }
 
-static enum status make_tensor(const struct oip_tensor *in, const struct input_rows *rows,
-                               int64_t max_id, size_t most, struct rng *rng,
-                               struct infer_tensor *out, struct error *err) {
+static enum status make_tensor(const struct oip_model *model, const struct oip_tensor *in,
+                               const struct input_rows *rows, int64_t max_id, size_t most,
+                               struct rng *rng, struct infer_tensor *out, struct error *err) {
   const int64_t sequence = longest(rows);
   const int64_t *ids = rows->ids;
   *out = (struct infer_tensor){.type = in->type, .rank = in->rank};
@@ -148,7 +149,7 @@ static enum status make_tensor(const struct oip_tensor *in, const struct input_r
   const int64_t n_rows = in->rank > 0 && in->dims[0] < 0 ? rows->n : 1;
   const size_t per_row = out->bytes / datatype_bytes(out->type) / (size_t)n_rows;
   for (int64_t row = 0; row < n_rows; row++) {
-    fill_row(out, role_of(in), rows, row, per_row, ids, max_id, rng);
+    fill_row(out, role_of(model, in), rows, row, per_row, ids, max_id, rng);
     if (ids) ids += rows->lengths[row];
   }
   return STATUS_OK;
@@ -160,7 +161,8 @@ enum status input_make(const struct oip_model *model, const struct input_rows *r
   *out = (struct request_input){0};
   for (int i = 0; i < model->n_inputs; i++) {
     struct infer_tensor *tensor = &out->tensors[out->n_tensors++];
-    const enum status status = make_tensor(&model->inputs[i], rows, max_id, room, rng, tensor, err);
+    const enum status status =
+        make_tensor(model, &model->inputs[i], rows, max_id, room, rng, tensor, err);
     room -= tensor->bytes;
     if (status == STATUS_OK) continue;
     request_input_free(out);

@@ -3,8 +3,8 @@
 //
 // What a signature says and what is assumed: a first dimension of -1 is the batch, any other -1 is
 // the sequence. Names decide what integers mean, as Hugging Face's exports have them: "...mask" is
-// 1 on real tokens, "...lengths" counts them, "...type_ids" is 0, "...position_ids" counts up; any
-// other integer input holds token ids.
+// 1 on real tokens, "...lengths" counts them, "...type_ids" is 0, "...position_ids" counts up; of
+// other integers, one a row beside sequences counts their tokens, and all else holds token ids.
 #ifndef CLIENT_INPUT_H
 #define CLIENT_INPUT_H
 

@@ -40,6 +40,31 @@ static void unlike_rows_are_padded_and_masked(void **state) {
   request_input_free(&input);
 }
 
+// Whatever they are called; in a model without sequences they are ids.
+static void integers_one_a_row_beside_sequences_are_lengths(void **state) {
+  (void)state;
+  struct oip_model model = bert();
+  model.n_inputs = 2;
+  model.inputs[1].rank = 1;
+  snprintf(model.inputs[1].name, sizeof model.inputs[1].name, "n");
+  const int64_t lengths[2] = {2, 3}, ids[5] = {11, 12, 21, 22, 23};
+  const struct input_rows rows = {2, lengths, ids};
+  struct request_input input;
+  struct rng rng = {1};
+  struct error err;
+  assert_int_equal(input_make(&model, &rows, 100, &rng, &input, &err), 0);
+  assert_int_equal(at(&input.tensors[1], 0), 2);
+  assert_int_equal(at(&input.tensors[1], 1), 3);
+  assert_int_equal(input.tokens, 5);
+  request_input_free(&input);
+  model.inputs[0].rank = 1;
+  const int64_t one[2] = {1, 1}, row_ids[2] = {11, 12};
+  const struct input_rows single = {2, one, row_ids};
+  assert_int_equal(input_make(&model, &single, 100, &rng, &input, &err), 0);
+  assert_int_equal(at(&input.tensors[1], 1), 12);
+  request_input_free(&input);
+}
+
 static void random_ids_stay_below_the_limit_and_repeat_with_the_seed(void **state) {
   (void)state;
   const struct oip_model model = bert();
@@ -208,6 +233,7 @@ static void bad_lines_are_named(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(unlike_rows_are_padded_and_masked),
+      cmocka_unit_test(integers_one_a_row_beside_sequences_are_lengths),
       cmocka_unit_test(random_ids_stay_below_the_limit_and_repeat_with_the_seed),
       cmocka_unit_test(inputs_larger_than_a_message_are_refused),
       cmocka_unit_test(models_without_sequences_count_rows),
