@@ -19,7 +19,7 @@ const char args_help[] =
     "  --admin ADDRESS   address of /metrics and /v2/health, instead of server.admin (\"\": none)\n"
     "  --check           validate settings, models and weights; bind nothing; exit 2 when "
     "something is wrong\n"
-    "  --quick           of tune: a second or two, and figures that mean little; to try it out\n"
+    "  --quick           of tune: a second or two; figures that mean little, and are kept too\n"
     "  --print-config    print the default settings with their documentation\n"
     "  --version         print the version\n"
     "  --help            print this\n"

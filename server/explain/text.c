@@ -16,8 +16,12 @@ static void served(const struct facts *facts, struct out *out) {
     out_add(out, "%sfusion %s", before, fusion_name((enum fusion_mode)mode));
     before = ", ";
   }
-  out_add(out, "; by default %s, computed in %s\n", fusion_name(model->fusion_default),
-          dtype_name(model->compute));
+  if (strcmp(model->fusion_word, "auto") == 0 && model->auto_is != FUSION_AUTO)
+    out_add(out, ", as which the file's auto comes out; computed in %s\n",
+            dtype_name(model->compute));
+  else
+    out_add(out, "; by default %s, computed in %s\n", fusion_name(model->fusion_default),
+            dtype_name(model->compute));
   out_add(out, "plan      fusion %s, held against one op at a time (off). ",
           fusion_name(facts->plans[SIDE_FUSED].plan->mode));
   out_add(out, "Of what can be fused (on), the cost model would take %s (auto)\n",
