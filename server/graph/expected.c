@@ -23,10 +23,13 @@
 // lost all at once as it outgrows the cache, but more and more of it. What makes room is one of
 // those that were used longest ago, drawn by lot: of a tensor that was just written and does not
 // quite fit, its reader finds a part, as it does on the card, where strict order would lose all of
-// it.
+// it. What is only read goes in below the newest of what was written: what streams through a
+// kernel leaves before its result, of which the next one finds more than it would behind a copy.
 #define WAYS 64
 #define OLD_SHARE 0.4        // of a set, those that may be drawn
 #define OLDEST_SHARE 0.2     // of the draws, the one used longest ago
+#define ABOVE_SHARE 0.11     // of a set, those not yet written to memory that what is read is below
+#define ON_TOP_SHARE 0.016   // of what is read, by lot, all the same: or they never grew old
 #define UNWRITTEN_SHARE 0.61 // of a set: written ones beyond go to memory, the longest unused first
 struct set {
   int32_t first, last, n, n_unwritten; // first: that was used longest ago
@@ -42,7 +45,7 @@ struct cache {
   struct set *sets;
   struct chunk *chunks;
   int64_t chunk; // bytes
-  int32_t n_sets, ways, unwritten_ways;
+  int32_t n_sets, ways, unwritten_ways, above_ways;
   uint32_t lot;                // the same in each walk
   int32_t step;                // that walks
   struct step_expected *steps; // [n_steps]
@@ -61,11 +64,28 @@ static void set_remove(struct cache *c, struct set *set, int32_t i) {
   set->n--;
 }
 
-static void set_append(struct cache *c, struct set *set, int32_t i) {
-  c->chunks[i].before = set->last, c->chunks[i].after = NONE;
-  *(set->last == NONE ? &set->first : &c->chunks[set->last].after) = i;
-  set->last = i;
+// Behind the chunk `before`, or as the first.
+static void set_insert(struct cache *c, struct set *set, int32_t i, int32_t before) {
+  int32_t after = before == NONE ? set->first : c->chunks[before].after;
+  c->chunks[i].before = before, c->chunks[i].after = after;
+  *(before == NONE ? &set->first : &c->chunks[before].after) = i;
+  *(after == NONE ? &set->last : &c->chunks[after].before) = i;
   set->n++;
+}
+
+// In [0, 1).
+static double draw(struct cache *c) {
+  c->lot = c->lot * 1664525u + 1013904223u;
+  return (double)(c->lot >> 8) / (1 << 24);
+}
+
+// What a chunk that is read goes in behind.
+static int32_t below_unwritten(struct cache *c, const struct set *set) {
+  int32_t i = set->last;
+  if (draw(c) < ON_TOP_SHARE) return i;
+  for (int32_t n = c->above_ways; n > 0 && i != NONE && c->chunks[i].unwritten > 0; n--)
+    i = c->chunks[i].before;
+  return i;
 }
 
 static void write_back(struct cache *c, struct set *set, int32_t i) {
@@ -77,9 +97,8 @@ static void write_back(struct cache *c, struct set *set, int32_t i) {
   set->n_unwritten--;
 }
 
-static int32_t draw(struct cache *c, const struct set *set) {
-  c->lot = c->lot * 1664525u + 1013904223u;
-  double u = (double)(c->lot >> 8) / (1 << 24);
+static int32_t draw_old(struct cache *c, const struct set *set) {
+  double u = draw(c);
   int32_t i = set->first;
   for (int n = (int)(OLD_SHARE / (1 - OLDEST_SHARE) * (u - OLDEST_SHARE) * set->n); n > 0; n--)
     i = c->chunks[i].after;
@@ -101,10 +120,10 @@ static void touch(struct cache *c, int32_t i, double part, bool write) {
     chunk->writer = c->step;
   }
   chunk->cached = true;
-  set_append(c, set, i);
+  set_insert(c, set, i, write ? set->last : below_unwritten(c, set));
   if (c->unbounded) return;
   if (set->n > c->ways) {
-    int32_t old = draw(c, set);
+    int32_t old = draw_old(c, set);
     write_back(c, set, old);
     c->chunks[old].cached = false;
     set_remove(c, set, old);
@@ -124,6 +143,7 @@ static enum status cache_init(struct cache *c, int64_t bytes, int64_t n_chunks) 
   if (n_sets < 1) n_sets = 1;
   c->ways = (int32_t)(held / n_sets); // WAYS, or somewhat more of few sets
   c->unwritten_ways = (int32_t)(UNWRITTEN_SHARE * c->ways);
+  c->above_ways = (int32_t)(ABOVE_SHARE * c->ways + 0.5);
   c->n_sets = n_sets > n_chunks ? (int32_t)n_chunks : (int32_t)n_sets;
   c->sets = calloc((size_t)c->n_sets, sizeof *c->sets);
   c->chunks = calloc((size_t)n_chunks + 1, sizeof *c->chunks);
@@ -230,10 +250,12 @@ static void walk_part(struct cache *c, const struct region *r, double from, doub
 #define PART_BYTES 262144 // of each operand that all blocks of a kernel work on at a time
 
 static void gather(struct walker *w, const struct step *step, int i) {
-  // rows anywhere in a table: taken as not cached
-  w->cache.steps[w->cache.step].now.read += (double)rows_of(w, step_row_space(step, i)) *
-                                            step->in[i].cols *
-                                            (double)dtype_bytes(step->in[i].dtype);
+  // Rows anywhere in a table: taken as not cached, but each found when it is gathered again.
+  const struct operand *table = &step->in[i];
+  int64_t rows = rows_of(w, step_row_space(step, i));
+  if (w->cache_facts->bytes != 0 && table->n_rows > 0 && rows > table->n_rows) rows = table->n_rows;
+  w->cache.steps[w->cache.step].now.read +=
+      (double)rows * table->cols * (double)dtype_bytes(table->dtype);
 }
 
 static int step_regions(struct walker *w, const struct step *step, int arena,
@@ -307,9 +329,13 @@ double expected_lost(double passed, const struct cache_facts *cache) {
   return cache->bytes < 0 ? 0 : missed(2 * passed, (double)cache->bytes, 0.96, 0.07);
 }
 
-// Of the library's product: fitted to nine of them, over a share of the cache (docs/TRAFFIC.md).
-static double roughly_lost(double held) {
-  return 0.2 * missed(held, 1, 0.45, 0.06) + 0.43 * missed(held, 1, 1.53, 0.15);
+// Of x, by the library's product, each time that it comes round: most of it where x and three
+// groups of columns of W do not fit, a fifth where they do but the result that streams by does not.
+// Fitted to nine products by themselves and to those of encoder stacks (docs/TRAFFIC.md).
+static double roughly_lost(double operands, double result, double held) {
+  if (held <= 0) return 1;
+  double large = missed(operands, held, 1.53, 0.15);
+  return 0.63 * large + 0.2 * (1 - large) * missed(result, held, 1.85, 0.1);
 }
 
 double product_read_again(const struct product_sizes *sizes, const struct product_walk *walk,
@@ -323,7 +349,7 @@ double product_read_again(const struct product_sizes *sizes, const struct produc
          lost_x = missed(x + some_w + rows * cols * y_es, cache->product_bytes, 0.98, 0.09);
   double again_w = ceil(m / rows) - 1, again_x = ceil(n / cols) - 1;
   if (walk->roughly) {
-    if (cache->bytes > 0) lost_x = roughly_lost((x + 3 * some_w) / (double)cache->bytes);
+    lost_x = roughly_lost(x + 3 * some_w, m * n * y_es, (double)cache->bytes);
     if (again_x < 0.15) again_x = 0.15; // even a single group of columns
   }
   return again_w * all_w * lost_w + again_x * m * sizes->k * es * lost_x;

@@ -68,6 +68,7 @@ struct operand {
       offset_bytes; // ARENA: of row 0 for the planned maximum; TILE: within one thread's scratch
   int64_t stride;   // elements from row to row (> cols for a column slice of a wider buffer)
   int32_t cols;
+  int32_t n_rows; // of a weight, its first part's; else 0
   enum dtype dtype;
   enum row_kind rows;
   uint8_t n_parts;

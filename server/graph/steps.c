@@ -14,6 +14,7 @@ static struct operand operand_of(const struct planner *planner, int32_t tensor) 
   if (t->kind == TENSOR_WEIGHT) {
     operand.place = PLACE_WEIGHT;
     operand.n_parts = 1;
+    operand.n_rows = t->n_rows;
     operand.weight[0] = t->index;
   }
   return operand;

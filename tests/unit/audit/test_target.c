@@ -4,6 +4,8 @@
 #include "audit/target.h"
 #include "graph/cost.h"
 
+#include <math.h>
+
 static struct model *model;
 
 static void report(const struct error *err, void *arg) {
@@ -71,7 +73,9 @@ static void expected_bytes_are_the_models_of_traffic(void **state) {
       struct cost cost = cost_of((enum fusion_mode)mode, tokens, seqs);
       const struct batch_bytes *b = &batch.bytes;
       assert_near(b->expected.read / cost.read.expected, 1, sizes[i].within);
-      assert_near(b->expected.write / cost.write.expected, 1, sizes[i].within);
+      // of what the cache holds next to nothing is written
+      assert_near(b->expected.write, cost.write.expected,
+                  sizes[i].within * fmax(cost.write.expected, 0.1 * cost.write.compulsory));
       assert_near(b->high.read / cost.read.upper, 1, sizes[i].within);
       assert_true(b->low.read <= b->expected.read && b->expected.read <= b->high.read * 1.0001);
       assert_true(b->low.write <= b->expected.write && b->expected.write <= b->high.write * 1.0001);
