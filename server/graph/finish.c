@@ -261,11 +261,11 @@ static void mark_finish(const struct search *s, bool is) {
 
 static const char *does_not_pay(struct search *s) {
   struct node_set set = {.n = 0};
-  if (s->planner->mode != FUSION_AUTO) return NULL;
   sort_nodes(s);
   for (int i = 0; i < s->n; i++)
     node_set_add(&set, s->nodes[i]);
-  mark_finish(s, true);
+  mark_finish(s, true); // whatever the mode: explain asks for the costs, too
+  if (s->planner->mode != FUSION_AUTO) return NULL;
   return planner_finish_worth(s->planner, s->group, &set);
 }
 

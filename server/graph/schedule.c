@@ -106,6 +106,8 @@ enum status planner_order(struct planner *planner) {
 static const char *fused_reason(const struct planner *planner, int32_t producer, int32_t consumer) {
   const struct group *group = &planner->groups[planner->group_of[consumer]];
   (void)producer;
+  if (group->kind == GROUP_LINEAR && planner->finishes[consumer])
+    return "on each piece of the product's result, before it is written";
   if (group->norm && consumer == group->tail)
     return "by the product's kernel: its blocks hold whole rows between them";
   if (group->kind == GROUP_ATTENTION)

@@ -27,6 +27,10 @@ static void finish_takes_factors_of_columns_and_of_the_residual(void **state) {
       assert_int_equal(step->finish_in, 3);
       assert_int_equal(step->finish.n_inputs, 3); // the result, the factors, r
       assert_true(edge(&b, t, z)->fused && edge(&b, y, s)->fused);
+      // An edge inside is weighed as the kernel that it is in.
+      assert_true(edge(&b, y, s)->both.finish_values.per_token == 8);
+      assert_true(edge(&b, y, s)->first.finish_values.per_token == 0);
+      assert_non_null(strstr(edge(&b, y, s)->reason, "each piece of the product's result"));
     } else {
       EXPECT_STEPS(&b, "linear+bias", "mul+scale+add");
       expect_apart(&b, y, s, "broadcast");
