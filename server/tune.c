@@ -25,6 +25,25 @@ static void print_products(const struct device_rates *rates, const struct plan_c
   printf("\n");
 }
 
+// What was measured as something else than it can be, or not steadily, is not kept (measure.h).
+static void print_standing(const struct device_rates *found, const struct device_rates *usual) {
+  const struct {
+    const char *name;
+    double found, usual;
+  } of[] = {{"launch", found->launch_us, usual->launch_us},
+            {"cache", found->cache, usual->cache},
+            {"epilogue", found->epilogue, usual->epilogue},
+            {"epilogue_fp32", found->epilogue_f32, usual->epilogue_f32},
+            {"finish", found->finish, usual->finish},
+            {"attention_finish", found->attention_finish, usual->attention_finish}};
+  int n = 0;
+  for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+    if (of[i].usual > 0 && of[i].found == of[i].usual)
+      printf("%s%s",
+             n++ ? ", " : "not credible as measured, so that the default stands: ", of[i].name);
+  if (n > 0) printf("\n");
+}
+
 static void print_rates(const struct device_rates *rates, const struct plan_caps *caps) {
   printf("GB/s: read %.1f, two reads a write %.1f, copy %.1f, write %.1f, cache %.1f\n",
          rates->read / 1e9, rates->triad / 1e9, rates->copy / 1e9, rates->write / 1e9,
@@ -45,6 +64,7 @@ static void print_rates(const struct device_rates *rates, const struct plan_caps
         rates->finish / 1e6, rates->attention_finish / 1e6);
   printf("%.2f us a step; products that a library does not do run at %.2f of a plain one's rate\n",
          rates->launch_us, rates->fused_product);
+  print_standing(rates, &caps->rates);
 }
 
 static void print_shapes(const struct shape_table *table) {

@@ -110,8 +110,9 @@ struct backend_ops {
   // Same as copy_in for an output; called after run. Contiguous rows at `rows`.
   void (*copy_out)(struct lane *lane, const struct bound_plan *bound, int output, int64_t row,
                    int64_t n_rows, void *rows);
-  // Run every step whose needed_by meets `outputs`. The geometry and its arrays stay valid until
-  // poll says done.
+  // Run every step whose needed_by meets `outputs`, bits of outputs that the plan has: with others
+  // among them a GPU launches step by step, as it has no graph for that. The geometry and its
+  // arrays stay valid until poll says done.
   enum status (*run)(struct lane *lane, const struct bound_plan *bound,
                      const struct batch_geometry *geometry, uint8_t outputs);
   void (*submit)(struct lane *lane); // the batch is complete: poll may be asked

@@ -1,41 +1,25 @@
 // Constants of the cost model. Each is the time of a plan that does one thing: an element-wise op
 // on more than the caches hold, a chain of them on less, a product with much arithmetic.
-#include "backend/measure.h"
-
-#include "backend/probe_plan.h"
+#include "backend/meter.h"
 
 #include <math.h>
 
 #define COLS 4096      // of the matrices that stand for memory
 #define CHAIN 16       // ops of a chain
 #define LONG_CHAIN 32  // of one that is bound by its operations
-#define SHORT_CHAIN 4  // and of one that it is held against
+#define FEW 4          // steps of a chain of kernels, a batch's beginning and end with them,
+#define MANY 16        // and of the one that is held against it
+#define LONGER 3       // times as many of each on a GPU, so that they take tens of microseconds
+#define AGREED 1.3     // times that two rounds of one figure may part
+#define CREDIBLE 2.0   // times that a GPU's epilogues may be quicker or slower than the default
 #define NORMS 8        // in a row: that many take longer than the bytes of their rows
 #define NORM_COLS 1024 // of the rows that they norm
 #define NORM_FLOPS 7.0
 #define GELU_FLOPS 8.0   // as docs/TRAFFIC.md counts it
 #define LEAST_SHARE 0.02 // of a product's time: an epilogue that costs less cannot be measured
-#define ROUNDS 2         // of each plan whose difference is looked at
-#define STEP_GROUPS 4    // of three products and the three kinds of steps behind them
 #define SMALL_ROWS 128   // of a GPU's batch whose bytes take no time beside its steps
 #define SMALL_COLS 768
-#define HEAD_DIM 64       // of an attention
 #define SOFTMAX_FLOPS 6.0 // a score, as docs/TRAFFIC.md counts them
-#define FINISH_ROWS 512   // of a result that a finish is held against, and a product's inner size:
-#define FINISH_COLS 1024  // little arithmetic, so that the difference is not lost in it
-#define FINISH_INNER 256
-#define FINISH_SEQ 128
-#define FINISH_FLOPS 2.0
-
-struct meter {
-  const struct backend_ops *backend;
-  struct device *device;
-  struct lane *lane;
-  struct measure_options options;
-  struct device_rates *rates;
-  struct error *err;
-  double alone; // seconds of a batch of one small kernel: its beginning and end, and a launch
-};
 
 static const struct node_attrs attrs = {.factor = 1.001f, .eps = 1e-5f, .to = DTYPE_F32};
 
@@ -104,19 +88,6 @@ static enum status measure_chain(const struct meter *meter, enum op op, int n, e
   return time_of(meter, &probe, y, mode, rows, seconds);
 }
 
-// Of one op more in a chain of kernels, without what a batch costs by itself.
-static enum status measure_one_more(const struct meter *meter, int32_t rows, int32_t cols,
-                                    double *seconds) {
-  double few = 0, many = 0;
-  enum status status =
-      measure_chain(meter, OP_SCALE, SHORT_CHAIN, DTYPE_F32, FUSION_OFF, rows, cols, &few);
-  if (status == STATUS_OK)
-    status = measure_chain(meter, OP_SCALE, CHAIN, DTYPE_F32, FUSION_OFF, rows, cols, &many);
-  *seconds = (many - few) / (CHAIN - SHORT_CHAIN);
-  if (*seconds <= 0) *seconds = many / CHAIN; // a busy machine
-  return status;
-}
-
 // A GPU does in a millisecond what would take a core minutes.
 static bool is_wide(const struct meter *meter) {
   return meter->backend->caps(meter->device)->n_threads == 0;
@@ -131,19 +102,15 @@ static enum dtype small_dtype(const struct meter *meter) {
   return is_wide(meter) && has_bf16(meter) ? DTYPE_BF16 : DTYPE_F32;
 }
 
-// Products of a small batch, one behind the other; with `between` a step of another kind behind
-// each of them, as plans have it: seconds.
-static enum status measure_steps(const struct meter *meter, bool between, double *seconds) {
+// n small steps of the kinds that models have between their products, in turn, each a kernel.
+static enum status measure_steps(const struct meter *meter, int n, double *seconds) {
   enum dtype dtype = small_dtype(meter);
   struct probe_plan probe;
   probe_init(&probe, meter->backend, meter->device, meter->lane);
   int32_t x = probe_input(&probe, dtype, SMALL_COLS), y = x,
-          w = probe_weight(&probe, dtype, SMALL_COLS, SMALL_COLS),
           gamma = probe_weight(&probe, dtype, 1, SMALL_COLS),
           beta = probe_weight(&probe, dtype, 1, SMALL_COLS);
-  for (int i = 0; i < 3 * STEP_GROUPS; i++) {
-    y = probe_node(&probe, OP_LINEAR, (int32_t[]){y, w}, 2, &attrs, dtype);
-    if (!between) continue;
+  for (int i = 0; i < n; i++) {
     if (i % 3 == 0) y = unary(&probe, OP_GELU, y, dtype);
     if (i % 3 == 1) y = probe_node(&probe, OP_ADD, (int32_t[]){y, x}, 2, &attrs, dtype);
     if (i % 3 == 2)
@@ -152,35 +119,78 @@ static enum status measure_steps(const struct meter *meter, bool between, double
   return time_of(meter, &probe, y, FUSION_OFF, SMALL_ROWS, seconds);
 }
 
-// One more step in a plan. On a GPU not of a chain of one element-wise op: on an H200 such a step
-// takes 2.75 us, those of encoder stacks, between their products, about 2. On a CPU, whose steps
-// cost less, the times of products differ too much for it.
+// On a CPU, whose steps cost less, of one kind and next to nothing to do.
+static enum status measure_tiny_steps(const struct meter *meter, int n, double *seconds) {
+  return measure_chain(meter, OP_SCALE, n, DTYPE_F32, FUSION_OFF, 1, 64, seconds);
+}
+
+static enum status measure_cached_steps(const struct meter *meter, int n, double *seconds) {
+  return measure_chain(meter, OP_SCALE, n, DTYPE_F32, FUSION_OFF, cached_rows(meter), COLS,
+                       seconds);
+}
+
+// Seconds of one step more in a plan of nothing else: a batch's beginning and end are in the short
+// plan and in the long one.
+struct slope {
+  double each;        // by the fastest of all rounds
+  double least, most; // by one round
+};
+
+static enum status measure_slope(const struct meter *meter,
+                                 enum status (*steps)(const struct meter *, int, double *),
+                                 struct slope *out) {
+  int times = is_wide(meter) ? LONGER : 1;
+  double few = HUGE_VAL, many = HUGE_VAL;
+  *out = (struct slope){0, HUGE_VAL, 0};
+  for (int i = 0; i < ROUNDS; i++) {
+    double a = 0, b = 0;
+    enum status status = steps(meter, times * FEW, &a);
+    if (status == STATUS_OK) status = steps(meter, times * MANY, &b);
+    if (status != STATUS_OK) return status;
+    double each = (b - a) / (times * (MANY - FEW));
+    out->least = fmin(out->least, each), out->most = fmax(out->most, each);
+    few = fmin(few, a), many = fmin(many, b);
+  }
+  out->each = (many - few) / (times * (MANY - FEW));
+  if (out->each <= 0) out->each = many / (times * MANY); // a busy machine
+  return STATUS_OK;
+}
+
+// A GPU's rounds must agree, or the default says more: its steps take as long as their bytes, or
+// longer. A CPU's default is for some other CPU.
+static bool is_steady(const struct meter *meter, double least, double most) {
+  return !is_wide(meter) || (least > 0 && most <= AGREED * least);
+}
+
+// One more step in a plan, beside the bytes that it moves in the cache: a GELU and a LayerNorm read
+// one matrix and write one, a sum reads two.
 static enum status measure_launch(struct meter *meter) {
-  double least[2] = {HUGE_VAL, HUGE_VAL}, one = 0;
+  struct device_rates *rates = meter->rates;
   bool wide = is_wide(meter);
+  double bytes =
+             wide ? 7.0 / 3 * SMALL_ROWS * SMALL_COLS * (double)dtype_bytes(small_dtype(meter)) : 0,
+         moving = bytes / rates->cache;
+  struct slope slope;
   enum status status = measure_chain(meter, OP_SCALE, 1, DTYPE_F32, FUSION_ON,
                                      wide ? SMALL_ROWS : 1, wide ? SMALL_COLS : 64, &meter->alone);
-  if (status == STATUS_OK && !wide) status = measure_one_more(meter, 1, 64, &one);
-  for (int i = 0; wide && i < 2 * ROUNDS && status == STATUS_OK; i++) { // in turn
-    double seconds = 0;
-    status = measure_steps(meter, i % 2, &seconds);
-    if (status == STATUS_OK && seconds < least[i % 2]) least[i % 2] = seconds;
-  }
-  if (status == STATUS_OK && wide) one = (least[1] - least[0]) / (3 * STEP_GROUPS);
-  if (one > 0) meter->rates->launch_us = 1e6 * one; // else a busy machine: the default says more
+  if (status == STATUS_OK)
+    status = measure_slope(meter, wide ? measure_steps : measure_tiny_steps, &slope);
+  if (status == STATUS_OK && slope.each > moving && is_steady(meter, slope.least, slope.most))
+    rates->launch_us = 1e6 * (slope.each - moving);
   return status;
 }
 
-// A quarter of the cache, from step to step, less what the steps cost by themselves.
+// A step that reads and writes an eighth of the cache each, less what a step costs by itself.
 static enum status measure_cache(const struct meter *meter) {
   struct device_rates *rates = meter->rates;
-  double seconds = 0;
-  int32_t rows = cached_rows(meter);
-  enum status status = measure_one_more(meter, rows, COLS, &seconds);
-  seconds -= rates->launch_us / 1e6;
-  if (status == STATUS_OK && seconds > 0) rates->cache = 2 * rows * COLS * sizeof(float) / seconds;
+  double launch = rates->launch_us / 1e6;
+  struct slope slope;
+  enum status status = measure_slope(meter, measure_cached_steps, &slope);
+  if (status != STATUS_OK) return status;
+  if (slope.each > launch && is_steady(meter, slope.least - launch, slope.most - launch))
+    rates->cache = 2.0 * cached_rows(meter) * COLS * sizeof(float) / (slope.each - launch);
   if (rates->cache < rates->copy) rates->cache = rates->copy;
-  return status;
+  return STATUS_OK;
 }
 
 // What is left of a whole without a part, which is something.
@@ -319,7 +329,9 @@ static double behind_product(const struct meter *meter, double alone, double bot
 }
 
 // What a GELU takes behind a product, more than a ReLU, which the same kernel has; of few enough
-// columns of x for it to be a good part of the whole.
+// columns of x for it to be a good part of the whole. On a GPU in 16 bits it may hide behind the
+// product and its writes all but wholly, and what little is left says nothing: then the default
+// stands.
 static enum status measure_epilogue(const struct meter *meter, enum dtype dtype, double *rate) {
   static const enum op acts[2] = {OP_RELU, OP_GELU};
   const struct device_rates *rates = meter->rates;
@@ -330,8 +342,10 @@ static enum status measure_epilogue(const struct meter *meter, enum dtype dtype,
   if (status != STATUS_OK || !(least[0] < HUGE_VAL && least[1] < HUGE_VAL)) return status;
   double bytes = ((double)of.m * of.k + (double)of.n * of.k + values) * (double)dtype_bytes(dtype),
          start = meter->alone + rates->start_us / 1e6, product = rest_of(least[0], start);
-  *rate = GELU_FLOPS * values /
-          behind_product(meter, product, product + least[1] - least[0], bytes / rates->copy);
+  double found = GELU_FLOPS * values /
+                 behind_product(meter, product, product + least[1] - least[0], bytes / rates->copy);
+  bool credible = found < CREDIBLE * *rate && found > *rate / CREDIBLE;
+  if (credible || rates->overlap <= 0) *rate = found;
   return STATUS_OK;
 }
 
@@ -376,65 +390,6 @@ static enum status measure_softmax(const struct meter *meter) {
   rates->attention_f32 =
       4.0 * HEAD_DIM * scores / rest_of(seconds, SOFTMAX_FLOPS * scores / rates->softmax);
   return STATUS_OK;
-}
-
-// ---- finishes ----
-// x W^T or an attention of x, and then, if `finish`, times a factor a column and plus x: seconds.
-// Planned without chains, which would do that instead.
-static enum status measure_finished(const struct meter *meter, bool attention, bool finish,
-                                    double *seconds) {
-  struct plan_caps caps = meter->backend->caps(meter->device)->plan;
-  struct probe_plan probe;
-  caps.row_chains = false;
-  probe_init(&probe, meter->backend, meter->device, meter->lane);
-  struct node_attrs of = {.heads = FINISH_COLS / HEAD_DIM, .kv_heads = FINISH_COLS / HEAD_DIM};
-  int32_t in[3] = {probe_input(&probe, DTYPE_F32, attention ? FINISH_COLS : FINISH_INNER), -1, -1};
-  if (attention)
-    in[1] = in[2] = in[0];
-  else
-    in[1] = probe_weight(&probe, DTYPE_F32, FINISH_COLS, FINISH_INNER);
-  int32_t y = attention ? probe_node(&probe, OP_ATTENTION, in, 3, &of, DTYPE_F32)
-                        : probe_node(&probe, OP_LINEAR, in, 2, &attrs, DTYPE_F32);
-  if (finish) {
-    int32_t two[2] = {y, probe_weight(&probe, DTYPE_F32, 1, FINISH_COLS)};
-    two[0] = probe_node(&probe, OP_MUL, two, 2, &attrs, DTYPE_F32);
-    two[1] = probe_input(&probe, DTYPE_F32, FINISH_COLS);
-    y = probe_node(&probe, OP_ADD, two, 2, &attrs, DTYPE_F32);
-  }
-  enum status status =
-      probe_bind(&probe, y, FUSION_ON, &caps, attention ? FINISH_SEQ : FINISH_ROWS, meter->err);
-  if (status == STATUS_OK && probe.plan->n_steps != 1)
-    status = error_set(meter->err, STATUS_INTERNAL, "a finish is %d steps while measuring",
-                       probe.plan->n_steps);
-  if (status == STATUS_OK)
-    status = probe_time(&probe, NULL, meter->options.seconds / ROUNDS, seconds, meter->err);
-  probe_deinit(&probe);
-  return status;
-}
-
-// What is slower about the pieces that a finish works on, beyond the operations.
-static enum status measure_finish(const struct meter *meter, bool attention, double *rate) {
-  double least[2] = {HUGE_VAL, HUGE_VAL};
-  for (int i = 0; i < 2 * ROUNDS; i++) { // in turn
-    double seconds = 0;
-    enum status status = measure_finished(meter, attention, i % 2, &seconds);
-    if (status != STATUS_OK) return status;
-    if (seconds > 0 && seconds < least[i % 2]) least[i % 2] = seconds;
-  }
-  if (!(least[0] < HUGE_VAL && least[1] < HUGE_VAL)) return STATUS_OK;
-  double values = (double)(attention ? FINISH_SEQ : FINISH_ROWS) * FINISH_COLS,
-         added = least[1] - least[0] - FINISH_FLOPS * values / meter->rates->vector;
-  if (added > 0) *rate = values / added; // else a busy machine: the default says more
-  return STATUS_OK;
-}
-
-static enum status measure_finishes(const struct meter *meter) {
-  const struct plan_caps *caps = &meter->backend->caps(meter->device)->plan;
-  enum status status = STATUS_OK;
-  if (caps->product_finish) status = measure_finish(meter, false, &meter->rates->finish);
-  if (status == STATUS_OK && caps->attention_finish)
-    status = measure_finish(meter, true, &meter->rates->attention_finish);
-  return status;
 }
 
 // ---- all ----

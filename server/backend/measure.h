@@ -12,7 +12,8 @@ struct measure_options {
   int32_t scale;        // products are made this many times smaller (tests); 0: 1
 };
 
-// Fills what can be measured of caps.plan.rates; what cannot stays as there.
+// Fills what can be measured of caps.plan.rates; what cannot, or comes out as it cannot be, stays
+// as there.
 MUST_USE enum status measure_rates(const struct backend_ops *backend, struct device *device,
                                    const struct measure_options *options, struct device_rates *out,
                                    struct error *err);

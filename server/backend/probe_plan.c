@@ -163,7 +163,9 @@ enum status probe_bind(struct probe_plan *probe, int32_t output, enum fusion_mod
 
 enum status probe_run(struct probe_plan *probe, double *seconds, struct error *err) {
   struct lane_times times = {0};
-  enum status status = probe->backend->run(probe->lane, probe->bound, &probe->geometry, 0xff);
+  // all of its outputs, and no bit more: a GPU has graphs for the sets of outputs that there are
+  uint8_t outputs = (uint8_t)((1u << probe->plan->n_outputs) - 1);
+  enum status status = probe->backend->run(probe->lane, probe->bound, &probe->geometry, outputs);
   if (status != STATUS_OK) return error_set(err, status, "a run while measuring failed");
   probe->backend->submit(probe->lane);
   int done;

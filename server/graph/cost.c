@@ -9,8 +9,9 @@
 #include <stdlib.h>
 
 #define US 1e6
-#define ATTENTION_TILE 128 // queries that pass over the keys and values together
-#define ATTENTION_HALF 64  // of them, that one of its two halves computes; all of them in fp32
+#define ATTENTION_TILE 128  // queries that pass over the keys and values together
+#define ATTENTION_HALF 64   // of them, that one of its two halves computes; all of them in fp32
+#define ATTENTION_ALONE 1.6 // times as long takes a block in fp32 that has a unit to itself
 #define NORM_ROWS 128     // of a group of blocks that computes a product and the norm of its result
 #define NORM_BLOCKS 8     // of such a group at most
 #define NORM_START 1e-6   // seconds to finish the rows of a group, whatever it has
@@ -149,7 +150,8 @@ static double attention_seconds(const struct kernel_work *work, const struct dev
                    traffic_at(&work->softmax_flops, batch) / rates->softmax;
   double length = (double)batch->sum_sq / most((double)batch->n_tokens, 1);
   if (rates->units == 0 || length <= 0) return seconds;
-  double tile = attention_is_plain(work, rates) ? ATTENTION_HALF : ATTENTION_TILE;
+  bool plain = attention_is_plain(work, rates);
+  double tile = plain ? ATTENTION_HALF : ATTENTION_TILE;
   // of a causal one, the tile on the diagonal is computed in full
   double counted = work->causal ? (length + 1) / 2 : length,
          keys = (work->causal ? (length + tile) / 2 : length) + tile;
@@ -158,8 +160,9 @@ static double attention_seconds(const struct kernel_work *work, const struct dev
   double one =
       seconds * keys / counted * tile / (double)batch->n_tokens * rates->units / work->heads;
   // half a tile takes as long, but two of them share a unit
-  double used = ceil(mean / ATTENTION_HALF) * ATTENTION_HALF / (tiles_each * tile);
-  return most(one, one * used * ceil(tiles / rates->units));
+  double used = ceil(mean / ATTENTION_HALF) * ATTENTION_HALF / (tiles_each * tile),
+         alone = plain ? ATTENTION_ALONE * one : one;
+  return most(alone, one * used * ceil(tiles / rates->units));
 }
 
 static double product_seconds(const struct kernel_work *work, const struct device_rates *rates,
