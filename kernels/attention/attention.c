@@ -1,5 +1,5 @@
 // The rows of attention in the table of kernels, and the choice of the unfused products. Nothing
-// here looks at the batch, so that a row's bits depend on its own sequence only.
+// here that a row's bits depend on looks at the batch.
 #include "kernels/attention/attention.h"
 #include "kernels/attention/products.h"
 #include "kernels/kernel.h"
@@ -65,7 +65,11 @@ static bool f32_supports(const struct kernel_call *call) {
 static int f32_run(const struct kernel_choice *choice, const struct kernel_call *call,
                    void *workspace, struct CUstream_st *stream) {
   (void)choice, (void)workspace;
-  return launch(flash_f32, call, stream);
+  if (nothing(call->geometry)) return 0;
+  // two blocks of 64 queries share a multiprocessor: where there are fewer, twice as many of 32
+  int64_t blocks = row_tile_bound(call->geometry, 64) * call->attention->heads;
+  return flash_f32(call->attention, call->in, call->out, call->geometry,
+                   blocks < 2 * (int64_t)call->device->multiprocessors ? 32 : 64, stream);
 }
 const struct kernel kernel_flash_f32 = {
     .name = "flash_f32", .op = KERNEL_ATTENTION, .supports = f32_supports, .run = f32_run};

@@ -1,8 +1,9 @@
 // Attention forward in fp32 on the CUDA cores, without the score matrix in memory. Order of tiles
 // and masking as in flash_common.cuh; online softmax in fp32.
 //
-// A block takes 64 queries of one head, 128 threads; a thread holds 8 queries by KEYS / 16 keys of
-// S, and by D / 16 columns of O. Q and K lie transposed in shared memory, P too (its blocks of four
+// A block takes 64 queries of one head, or 32 where those would leave multiprocessors idle, 128
+// threads; a thread holds 8 (4) queries by KEYS / 16 keys of S, and by D / 16 columns of O. A row's
+// bits are the same either way. Q and K lie transposed in shared memory, P too (its blocks of four
 // rows under an exclusive-or of the key, so that neither its writes nor its reads meet a bank
 // twice). Head sizes up to 128, rounded up to the next D with zeros; any alignment. At most 94 KiB
 // of shared memory, so that every card from sm_80 on runs it. Bound by the fp32 rate.
@@ -10,7 +11,6 @@
 #include "kernels/attention/flash_common.cuh"
 
 #define THREADS 128
-#define MINE 8 // query rows of a thread
 
 struct f32_args {
   flash_args a;
@@ -19,8 +19,10 @@ struct f32_args {
   int32_t dim;
 };
 
-template <int D_, int KEYS_, bool CAUSAL_> struct f32_config {
-  static constexpr int D = D_, KEYS = KEYS_, ROWS = 64, NK = KEYS / 16;
+// MINE: query rows of a thread.
+template <int D_, int KEYS_, int MINE_, bool CAUSAL_> struct f32_config {
+  static constexpr int D = D_, KEYS = KEYS_, MINE = MINE_, ROWS = THREADS / 16 * MINE,
+                       NK = KEYS / 16;
   static constexpr bool CAUSAL = CAUSAL_, PAIRS = false;
   static constexpr int W = D % 64 == 0 ? 4 : 2, CHUNKS = D / (16 * W); // columns of a thread
   static constexpr int Q_AT = 0, K_AT = D * (ROWS + 4), V_AT = K_AT + D * (KEYS + 4),
@@ -57,47 +59,49 @@ template <int N> static __device__ __forceinline__ void read_floats(float *x, co
 }
 
 template <class C>
-static __device__ __forceinline__ void f32_scores(float (&s)[MINE][C::NK], const float *q,
+static __device__ __forceinline__ void f32_scores(float (&s)[C::MINE][C::NK], const float *q,
                                                   const float *k) {
-  const int row = threadIdx.x / 16 * MINE, key = threadIdx.x % 16 * C::NK;
+  const int row = threadIdx.x / 16 * C::MINE, key = threadIdx.x % 16 * C::NK;
 #pragma unroll
-  for (int i = 0; i < MINE; i++)
+  for (int i = 0; i < C::MINE; i++)
 #pragma unroll
     for (int j = 0; j < C::NK; j++)
       s[i][j] = 0.0f;
 #pragma unroll 4
   for (int d = 0; d < C::D; d++) {
-    float x[MINE], y[C::NK];
-    read_floats<4>(x, q + d * (C::ROWS + 4) + row);
-    read_floats<4>(x + 4, q + d * (C::ROWS + 4) + row + 4);
+    float x[C::MINE], y[C::NK];
+#pragma unroll
+    for (int i = 0; i < C::MINE; i += 4)
+      read_floats<4>(x + i, q + d * (C::ROWS + 4) + row + i);
     read_floats<C::NK>(y, k + d * (C::KEYS + 4) + key);
 #pragma unroll
-    for (int i = 0; i < MINE; i++)
+    for (int i = 0; i < C::MINE; i++)
 #pragma unroll
       for (int j = 0; j < C::NK; j++)
         s[i][j] = fmaf(x[i], y[j], s[i][j]);
   }
 }
 
-// Where four rows of P, block `block` of 16, lie at `key`.
+// Where four rows of P, block `block` of ROWS / 4, lie at `key`.
 template <class C> static __device__ __forceinline__ int p_at(int key, int block) {
   return key * C::ROWS + (block ^ (key / C::NK & 7)) * 4;
 }
 
 template <class C>
-static __device__ __forceinline__ void f32_values(float (&o)[MINE][C::CHUNKS * C::W],
+static __device__ __forceinline__ void f32_values(float (&o)[C::MINE][C::CHUNKS * C::W],
                                                   const float *p, const float *v) {
-  const int block = threadIdx.x / 16 * 2, col = threadIdx.x % 16 * C::W;
+  const int block = threadIdx.x / 16 * (C::MINE / 4), col = threadIdx.x % 16 * C::W;
 #pragma unroll 4
   for (int key = 0; key < C::KEYS; key++) {
-    float x[MINE], y[C::CHUNKS * C::W];
-    read_floats<4>(x, p + p_at<C>(key, block));
-    read_floats<4>(x + 4, p + p_at<C>(key, block + 1));
+    float x[C::MINE], y[C::CHUNKS * C::W];
+#pragma unroll
+    for (int i = 0; i < C::MINE; i += 4)
+      read_floats<4>(x + i, p + p_at<C>(key, block + i / 4));
 #pragma unroll
     for (int c = 0; c < C::CHUNKS; c++)
       read_floats<C::W>(y + c * C::W, v + key * (C::D + 4) + col + c * 16 * C::W);
 #pragma unroll
-    for (int i = 0; i < MINE; i++)
+    for (int i = 0; i < C::MINE; i++)
 #pragma unroll
       for (int j = 0; j < C::CHUNKS * C::W; j++)
         o[i][j] = fmaf(x[i], y[j], o[i][j]);
@@ -115,10 +119,10 @@ static __device__ __forceinline__ float rows_max(float x) {
 // Probabilities relative to the new maximum into `p`; O and the sums so far are brought to it.
 template <class C>
 static __device__ __forceinline__ void
-f32_softmax(float (&s)[MINE][C::NK], float (&o)[MINE][C::CHUNKS * C::W], float (&top)[MINE],
-            float (&sum)[MINE], float *p, float c) {
+f32_softmax(float (&s)[C::MINE][C::NK], float (&o)[C::MINE][C::CHUNKS * C::W],
+            float (&top)[C::MINE], float (&sum)[C::MINE], float *p, float c) {
 #pragma unroll
-  for (int i = 0; i < MINE; i++) {
+  for (int i = 0; i < C::MINE; i++) {
     float m = top[i], total = 0.0f;
 #pragma unroll
     for (int j = 0; j < C::NK; j++)
@@ -136,11 +140,11 @@ f32_softmax(float (&s)[MINE][C::NK], float (&o)[MINE][C::CHUNKS * C::W], float (
     for (int j = 0; j < C::CHUNKS * C::W; j++)
       o[i][j] *= scale;
   }
-  const int block = threadIdx.x / 16 * 2, key = threadIdx.x % 16 * C::NK;
+  const int block = threadIdx.x / 16 * (C::MINE / 4), key = threadIdx.x % 16 * C::NK;
 #pragma unroll
   for (int j = 0; j < C::NK; j++)
 #pragma unroll
-    for (int b = 0; b < 2; b++)
+    for (int b = 0; b < C::MINE / 4; b++)
       *(float4 *)(p + p_at<C>(key + j, block + b)) =
           make_float4(s[4 * b][j], s[4 * b + 1][j], s[4 * b + 2][j], s[4 * b + 3][j]);
 }
@@ -152,11 +156,11 @@ __global__ void __launch_bounds__(THREADS, 2)
   const flash_args &a = args.a;
   const flash_tile tile = flash_order<C>(a).at((int)blockIdx.x);
   if (tile.head < 0) return;
-  const int row0 = tile.q0 + threadIdx.x / 16 * MINE, blocks = tile.blocks<C>();
+  const int row0 = tile.q0 + threadIdx.x / 16 * C::MINE, blocks = tile.blocks<C>();
   const int64_t kv_col = (int64_t)(tile.head / a.group) * args.dim;
-  float o[MINE][C::CHUNKS * C::W] = {}, top[MINE], sum[MINE] = {};
+  float o[C::MINE][C::CHUNKS * C::W] = {}, top[C::MINE], sum[C::MINE] = {};
 #pragma unroll
-  for (int i = 0; i < MINE; i++)
+  for (int i = 0; i < C::MINE; i++)
     top[i] = -INFINITY;
   load_transposed<C::D, C::ROWS>(shared + C::Q_AT,
                                  args.q + (int64_t)(tile.token0 + tile.q0) * args.q_stride +
@@ -165,7 +169,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   for (int j = 0; j < blocks; j++) {
     const int first = j * C::KEYS, valid = tile.length - first;
     const int64_t token = tile.token0 + first;
-    float s[MINE][C::NK];
+    float s[C::MINE][C::NK];
     __syncthreads(); // the last block's K, V and P have been read
     load_transposed<C::D, C::KEYS>(shared + C::K_AT, args.k + token * args.k_stride + kv_col,
                                    args.k_stride, valid, args.dim);
@@ -175,7 +179,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     f32_scores<C>(s, shared + C::Q_AT, shared + C::K_AT);
     if (valid < C::KEYS || (C::CAUSAL && first + C::KEYS > tile.q0 + 1)) {
 #pragma unroll
-      for (int i = 0; i < MINE; i++)
+      for (int i = 0; i < C::MINE; i++)
 #pragma unroll
         for (int n = 0; n < C::NK; n++) {
           const int key = first + threadIdx.x % 16 * C::NK + n;
@@ -187,7 +191,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     f32_values<C>(o, shared + C::P_AT, shared + C::V_AT);
   }
 #pragma unroll
-  for (int i = 0; i < MINE; i++) {
+  for (int i = 0; i < C::MINE; i++) {
     float total = sum[i];
 #pragma unroll
     for (int step = 1; step < 16; step *= 2)
@@ -216,15 +220,24 @@ static int f32_launch(const f32_args *args, const struct batch_geometry *g, cuda
   return cudaGetLastError();
 }
 
-template <int D, int KEYS>
+template <int D, int KEYS, int MINE>
 static int f32_run(const f32_args *args, bool causal, const struct batch_geometry *g,
                    cudaStream_t stream) {
-  if (causal) return f32_launch<f32_config<D, KEYS, true>>(args, g, stream);
-  return f32_launch<f32_config<D, KEYS, false>>(args, g, stream);
+  if (causal) return f32_launch<f32_config<D, KEYS, MINE, true>>(args, g, stream);
+  return f32_launch<f32_config<D, KEYS, MINE, false>>(args, g, stream);
+}
+
+template <int MINE>
+static int f32_run_dim(const f32_args *args, bool causal, const struct batch_geometry *g,
+                       cudaStream_t stream) {
+  if (args->dim <= 32) return f32_run<32, 64, MINE>(args, causal, g, stream);
+  if (args->dim <= 64) return f32_run<64, 64, MINE>(args, causal, g, stream);
+  if (args->dim <= 96) return f32_run<96, 64, MINE>(args, causal, g, stream);
+  return f32_run<128, 32, MINE>(args, causal, g, stream);
 }
 
 int flash_f32(const struct attention_problem *p, const struct view *in, const struct view *out,
-              const struct batch_geometry *g, struct CUstream_st *stream) {
+              const struct batch_geometry *g, int rows, struct CUstream_st *stream) {
   f32_args args = {};
   flash_args *a = &args.a;
   if (p->dtype != DTYPE_F32 || p->head_dim < 1 || p->head_dim > 128 || !(p->scale > 0.0f))
@@ -236,8 +249,6 @@ int flash_f32(const struct attention_problem *p, const struct view *in, const st
   a->o = out->data, a->o_stride = out->stride, a->cu_seqlens = g->cu_seqlens;
   a->n_seqs = g->n_seqs, a->heads = p->heads, a->group = p->heads / p->kv_heads;
   a->scale_log2 = p->scale * FW_LOG2E;
-  if (p->head_dim <= 32) return f32_run<32, 64>(&args, p->causal, g, stream);
-  if (p->head_dim <= 64) return f32_run<64, 64>(&args, p->causal, g, stream);
-  if (p->head_dim <= 96) return f32_run<96, 64>(&args, p->causal, g, stream);
-  return f32_run<128, 32>(&args, p->causal, g, stream);
+  return rows == 32 ? f32_run_dim<4>(&args, p->causal, g, stream)
+                    : f32_run_dim<8>(&args, p->causal, g, stream);
 }

@@ -10,9 +10,9 @@
 
 static bool small_only;
 static long turn, parts = 1;
-enum path { FUSED, FUSED_MMA, FUSED_SIMPLE, UNFUSED, UNFUSED_SIMPLE };
-static const char *const path_name[] = {"fused", "fused mma", "fused simple", "unfused",
-                                        "unfused simple"};
+enum path { FUSED, FUSED_32, FUSED_MMA, FUSED_SIMPLE, UNFUSED, UNFUSED_SIMPLE };
+static const char *const path_name[] = {"fused",        "fused by 32 rows", "fused mma",
+                                        "fused simple", "unfused",          "unfused simple"};
 
 struct shape {
   int heads, kv_heads, dim;
@@ -115,7 +115,7 @@ static int run(const struct shape *s, const struct attention_problem *p, const s
   const struct batch_geometry *g = &w->geometry;
   if (s->path >= UNFUSED) return run_unfused(s, p, in, &out, w);
   if (s->path == FUSED_SIMPLE) return attention_simple(p, in, &out, g, NULL);
-  if (s->dtype == DTYPE_F32) return flash_f32(p, in, &out, g, NULL);
+  if (s->dtype == DTYPE_F32) return flash_f32(p, in, &out, g, s->path == FUSED_32 ? 32 : 64, NULL);
   if (s->path == FUSED_MMA)
     return s->dtype == DTYPE_BF16 ? flash_mma_bf16(p, in, &out, g, NULL)
                                   : flash_mma_f16(p, in, &out, g, NULL);
@@ -172,6 +172,24 @@ static void verify_head(const struct shape *s, const struct work *w, int seq, in
   free(m);
 }
 
+// The same by the other number of queries a block.
+static void expect_same_bits(const struct shape *s, const struct attention_problem *p,
+                             const struct work *w, const char *what) {
+  struct shape other = *s;
+  other.path = FUSED;
+  uint8_t *found = malloc(w->out.bytes);
+  CHECK_CUDA(cudaMemset(w->out.data, POISON, w->out.bytes));
+  CHECK_CUDA(run(&other, p, w));
+  CHECK_CUDA(cudaDeviceSynchronize());
+  CHECK_CUDA(cudaMemcpy(found, w->out.data, w->out.bytes, cudaMemcpyDeviceToHost));
+  checks++;
+  if (memcmp(found, w->out.host, w->out.bytes) != 0) {
+    printf("FAIL %s: other bits by 64 rows\n", what);
+    failures++;
+  }
+  free(found);
+}
+
 static bool left_out(const struct shape *s) {
   int tokens = 0;
   for (int i = 0; i < 8; i++)
@@ -201,6 +219,7 @@ static void run_case(const struct shape *s) {
   matrix_download(&w.out, what);
   matrix_download(&w.scores, what);
   expect_untouched(s, &w, what);
+  if (s->path == FUSED_32) expect_same_bits(s, &p, &w, what);
   for (int seq = 0; seq < w.n_seqs; seq++) {
     bool small = s->lengths[seq] <= 100; // of a long sequence, one head is looked at
     for (int head = small ? 0 : seq % s->heads; head < s->heads; head += small ? 1 : s->heads) {
@@ -338,6 +357,7 @@ int main(int argc, char **argv) {
     blocks_walk_several_tiles(paths[i]);
   }
   fp32(FUSED);
+  fp32(FUSED_32);
   fp32(UNFUSED);
   simple_kernels_take_anything(FUSED_SIMPLE);
   simple_kernels_take_anything(UNFUSED_SIMPLE);
