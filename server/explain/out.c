@@ -123,7 +123,7 @@ static const char *scaled(double value, const char *const *units, int n_units, c
 
 const char *out_bytes(double bytes, char *buffer) {
   static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-  return scaled(bytes, units, 6, buffer);
+  return scaled(bytes < 999.5 ? round(bytes) : bytes, units, 6, buffer); // a part of one is none
 }
 
 const char *out_us(double us, char *buffer) {

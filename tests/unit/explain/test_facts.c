@@ -225,6 +225,7 @@ static void numbers_for_people(void **state) {
   char text[OUT_NUMBER];
   assert_string_equal(out_bytes(0, text), "0 B");
   assert_string_equal(out_bytes(999, text), "999 B");
+  assert_string_equal(out_bytes(76.9, text), "77 B"); // an expectation
   assert_string_equal(out_bytes(1000, text), "1.00 kB");
   assert_string_equal(out_bytes(123456789, text), "123 MB");
   assert_string_equal(out_us(12.345, text), "12.3 us");
