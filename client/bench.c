@@ -118,12 +118,19 @@ static enum status make_requests(struct bench *bench, struct error *err) {
                      "the server's metadata of %s lists no inputs; use --input", o->model);
   }
   if (!o->input_file) return make_synthetic(bench, err);
+  if (!input_takes_ids(&bench->model))
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--input-file has token ids, and no input of %s takes any; use --input",
+                     o->model);
   status = input_read_lines(o->input_file, o->batch, add_request, bench, err);
   if (status == STATUS_OK && bench->payloads.n == 0) {
     status = error_set(err, STATUS_INVALID_ARGUMENT, "%s: no requests in it", o->input_file);
   }
-  snprintf(bench->input, sizeof bench->input, "%d requests of up to %" PRId64 " rows from %s",
-           bench->payloads.n, o->batch, o->input_file);
+  int used = snprintf(bench->input, sizeof bench->input, "%d request%s from %s", bench->payloads.n,
+                      bench->payloads.n == 1 ? "" : "s", o->input_file);
+  if (o->batch > 1 && used < (int)sizeof bench->input)
+    snprintf(bench->input + used, sizeof bench->input - (size_t)used, ", %" PRId64 " lines in each",
+             o->batch);
   return status;
 }
 
@@ -329,7 +336,8 @@ static int run(struct bench *bench) {
   if (code != EXIT_ALL_OK) return code;
   progress_init(&bench->progress, !bench->options.quiet);
   const enum status status = make_requests(bench, &err);
-  if (err.file[0] || (status == STATUS_INVALID_ARGUMENT && bench->options.inputs.n)) {
+  const bool of_files = bench->options.inputs.n || bench->options.input_file;
+  if (err.file[0] || (status == STATUS_INVALID_ARGUMENT && of_files)) {
     return command_usage_error("bench", &err); // an input file
   }
   if (status != STATUS_OK) return command_failure("making requests", &err);

@@ -46,6 +46,12 @@ static bool tells_padding(const struct oip_model *model) {
   return false;
 }
 
+bool input_takes_ids(const struct oip_model *model) {
+  for (int i = 0; i < model->n_inputs; i++)
+    if (role_of(model, &model->inputs[i]) == ROLE_IDS) return true;
+  return false;
+}
+
 // ---- filling a tensor ---------------------------------------------------------------------------
 
 static void store(struct infer_tensor *tensor, size_t index, int64_t value) {

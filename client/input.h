@@ -20,6 +20,7 @@ struct input_rows { // the sequences of one request
 
 bool input_has_sequences(
     const struct oip_model *model); // some input has a -1 after its first dimension
+bool input_takes_ids(const struct oip_model *model); // token ids are the values of some input
 // One request: every input of the model, padded to the longest row where it has a sequence
 // dimension. `tokens` counts real ones where the model can tell them from padding (a mask or
 // lengths), else all positions; rows without sequences.

@@ -234,6 +234,14 @@ class ClientTest(unittest.TestCase):
             self.assertIn(words, done.stdout)
             self.assertIn(words, page)
 
+    def test_ids_for_a_model_that_takes_none(self):
+        path = f"{self.folder}/ids.jsonl"
+        with open(path, "w") as file:
+            file.write("[1, 2, 3]\n")
+        done = self.run_client("bench", "--model", "block", "--input-file", path, "--requests", "8")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("no input of block takes any", done.stderr)
+
     def test_ab_without_comparing(self):
         done = self.run_client("bench", "--ab", "--ab-compare", "0", "--model", "block", "--requests", "8")
         self.assertEqual(done.returncode, 0, done.stderr)

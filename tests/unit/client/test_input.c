@@ -52,6 +52,7 @@ static void integers_one_a_row_beside_sequences_are_lengths(void **state) {
   struct request_input input;
   struct rng rng = {1};
   struct error err;
+  assert_true(input_takes_ids(&model));
   assert_int_equal(input_make(&model, &rows, 100, &rng, &input, &err), 0);
   assert_int_equal(at(&input.tensors[1], 0), 2);
   assert_int_equal(at(&input.tensors[1], 1), 3);
@@ -63,6 +64,9 @@ static void integers_one_a_row_beside_sequences_are_lengths(void **state) {
   assert_int_equal(input_make(&model, &single, 100, &rng, &input, &err), 0);
   assert_int_equal(at(&input.tensors[1], 1), 12);
   request_input_free(&input);
+  model.inputs[0].rank = 2;
+  model.inputs[0].type = TYPE_FP32; // vectors and their lengths: nothing to put ids into
+  assert_false(input_takes_ids(&model));
 }
 
 static void random_ids_stay_below_the_limit_and_repeat_with_the_seed(void **state) {
