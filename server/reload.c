@@ -399,7 +399,7 @@ static void reload_all(struct reloader *reloader) {
   }
   const struct model *models[LIMIT_MODELS];
   int n_served = served(reloader, models);
-  log_info("reloaded", "%d models serve", n_served);
+  log_info("reloaded", "%d model%s", n_served, n_served == 1 ? " serves" : "s serve");
   notify_ready(n_served);
 }
 

@@ -107,7 +107,13 @@ static bool is_float(enum dtype dtype) {
 
 bool build_dtype(struct builder *b, const struct conf_node *at, enum dtype dtype) {
   if (b->caps == NULL || !is_float(dtype) || b->caps->dtype_ok[dtype]) return true;
-  conf_fail(b->report, at, "this device does not compute in %s", dtype_name(dtype));
+  char able[64] = "";
+  for (int d = 0, used = 0; d < DTYPE_COUNT; d++)
+    if (is_float((enum dtype)d) && b->caps->dtype_ok[d])
+      used += snprintf(able + used, sizeof able - (size_t)used, "%s%s", used ? ", " : "",
+                       dtype_name((enum dtype)d));
+  conf_fail(b->report, at, "this device does not compute in %s; it does in %s", dtype_name(dtype),
+            able);
   return false;
 }
 
