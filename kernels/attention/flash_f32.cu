@@ -156,7 +156,11 @@ __global__ void __launch_bounds__(THREADS, 2)
   const flash_args &a = args.a;
   const flash_tile tile = flash_order<C>(a).at((int)blockIdx.x);
   if (tile.head < 0) return;
-  const int row0 = tile.q0 + threadIdx.x / 16 * C::MINE, blocks = tile.blocks<C>();
+  // A row passes over the same keys whatever block it is in: those that only its neighbours of 64
+  // see change its bits, too, if not its value.
+  const int until = (tile.q0 / 64 + 1) * 64,
+            last = C::CAUSAL && until < tile.length ? until : tile.length;
+  const int row0 = tile.q0 + threadIdx.x / 16 * C::MINE, blocks = (last + C::KEYS - 1) / C::KEYS;
   const int64_t kv_col = (int64_t)(tile.head / a.group) * args.dim;
   float o[C::MINE][C::CHUNKS * C::W] = {}, top[C::MINE], sum[C::MINE] = {};
 #pragma unroll

@@ -9,9 +9,11 @@
 #include <stdlib.h>
 
 #define US 1e6
-#define ATTENTION_TILE 128  // queries that pass over the keys and values together
-#define ATTENTION_HALF 64   // of them, that one of its two halves computes; all of them in fp32
-#define ATTENTION_ALONE 1.6 // times as long takes a block in fp32 that has a unit to itself
+#define ATTENTION_TILE 128 // queries that pass over the keys and values together
+#define ATTENTION_HALF 64  // of them, that one of its two halves computes; all of them in fp32
+#define ATTENTION_FEW 2    // tiles a unit in fp32, and with fewer blocks take half a tile each;
+#define ATTENTION_FEW_START 0.8 // then it takes this share of a tile's time,
+#define ATTENTION_FEW_EACH 0.37 // and for each block of a unit this
 #define NORM_ROWS 128     // of a group of blocks that computes a product and the norm of its result
 #define NORM_BLOCKS 8     // of such a group at most
 #define NORM_START 1e-6   // seconds to finish the rows of a group, whatever it has
@@ -160,9 +162,11 @@ static double attention_seconds(const struct kernel_work *work, const struct dev
   double one =
       seconds * keys / counted * tile / (double)batch->n_tokens * rates->units / work->heads;
   // half a tile takes as long, but two of them share a unit
-  double used = ceil(mean / ATTENTION_HALF) * ATTENTION_HALF / (tiles_each * tile),
-         alone = plain ? ATTENTION_ALONE * one : one;
-  return most(alone, one * used * ceil(tiles / rates->units));
+  double blocks = work->heads * (double)batch->n_seqs * ceil(mean / (ATTENTION_HALF / 2.0));
+  if (plain && tiles < ATTENTION_FEW * rates->units)
+    return one * (ATTENTION_FEW_START + ATTENTION_FEW_EACH * ceil(blocks / rates->units));
+  double used = ceil(mean / ATTENTION_HALF) * ATTENTION_HALF / (tiles_each * tile);
+  return most(one, one * used * ceil(tiles / rates->units));
 }
 
 static double product_seconds(const struct kernel_work *work, const struct device_rates *rates,

@@ -26,13 +26,14 @@
 // it. What is only read goes in below the newest of what was written: what streams through a
 // kernel leaves before its result, of which the next one finds more than it would behind a copy.
 #define WAYS 64
-#define OLD_SHARE 0.4        // of a set, those that may be drawn
-#define OLDEST_SHARE 0.2     // of the draws, the one used longest ago
-#define ABOVE_SHARE 0.11     // of a set, those not yet written to memory that what is read is below
-#define ON_TOP_SHARE 0.016   // of what is read, by lot, all the same: or they never grew old
+#define OLD_SHARE 0.4    // of a set, those that may be drawn
+#define OLDEST_SHARE 0.2 // of the draws, the one used longest ago
+#define ABOVE_SHARE 0.11 // of a set, those not yet written to memory that what is read is below
+#define BELOW_MOST 1.0 // sets' worth of reads in a row that go in so: then the written ones are old
 #define UNWRITTEN_SHARE 0.61 // of a set: written ones beyond go to memory, the longest unused first
 struct set {
   int32_t first, last, n, n_unwritten; // first: that was used longest ago
+  int32_t below;                       // reads since the last write
 };
 struct chunk {
   int32_t before, after; // in its set
@@ -80,9 +81,9 @@ static double draw(struct cache *c) {
 }
 
 // What a chunk that is read goes in behind.
-static int32_t below_unwritten(struct cache *c, const struct set *set) {
+static int32_t below_unwritten(struct cache *c, struct set *set) {
   int32_t i = set->last;
-  if (draw(c) < ON_TOP_SHARE) return i;
+  if (set->below++ > (int32_t)(BELOW_MOST * c->ways)) return i;
   for (int32_t n = c->above_ways; n > 0 && i != NONE && c->chunks[i].unwritten > 0; n--)
     i = c->chunks[i].before;
   return i;
@@ -118,6 +119,7 @@ static void touch(struct cache *c, int32_t i, double part, bool write) {
     // small tensors side by side in one chunk, or the same one again
     if (chunk->unwritten < part) chunk->unwritten = part;
     chunk->writer = c->step;
+    set->below = 0;
   }
   chunk->cached = true;
   set_insert(c, set, i, write ? set->last : below_unwritten(c, set));

@@ -237,12 +237,12 @@ static void bytes_and_arithmetic_of_a_product_hide_in_part(void **state) {
 // Tiles of 128 queries over the keys of their sequence and 128 more, 100 at a time.
 static void attention_goes_by_tiles_of_queries(void **state) {
   (void)state;
-  static const int32_t tokens[] = {1024, 64};
-  for (int i = 0; i < 4; i++) {
+  static const int32_t tokens[] = {1024, 64, 256};
+  for (int i = 0; i < 6; i++) {
     struct graph graph;
     struct graph_maker m;
     struct device_rates rates = round_rates();
-    bool plain = i >= 2; // fp32 by a kernel of its own
+    bool plain = i >= 3; // fp32 by a kernel of its own
     rates.units = 100, rates.start_us = 3, rates.attention_f32 = plain ? 100e12 : 0;
     maker_init(&m, &graph, NULL, DTYPE_F32);
     int32_t q = maker_input(&m, ROWS_TOKENS, 1600), k = maker_input(&m, ROWS_TOKENS, 1600),
@@ -250,15 +250,17 @@ static void attention_goes_by_tiles_of_queries(void **state) {
     int32_t y = maker_attention(&m, q, k, v, 25, 0, false);
     output_add(&graph, y);
     struct plan *plan = plan_with(&graph, FUSION_ON, false, 1024);
-    struct batch_size batch = batch_of(tokens[i % 2], 512);
+    struct batch_size batch = batch_of(tokens[i % 3], 512);
     struct cost cost;
     assert_int_equal(plan_cost(plan, &rates, &batch, ALL, NULL, &cost), STATUS_OK);
     double score = (4.0 * 64 / 100e12 + 6 / 10e12) * 100 * 1e6; // of one unit, us
-    // 2 sequences of 512: 25 heads x 8 tiles, in two rounds; 64 tokens: 25 tiles in one
-    double want = i % 2 == 0 ? 2 * 128 * (512 + 128) * score : 128 * (64 + 128) * score;
-    // its tiles are half as long: twice as many rounds, or blocks that have a unit to themselves
-    if (plain) want = i % 2 == 0 ? 4 * 64 * (512 + 64) * score : 1.6 * 64 * (64 + 64) * score;
-    near(cost.compute_us, want, 1e-9, "tiles");
+    // 2 sequences of 512: 25 heads x 8 tiles, in two rounds; 64 tokens: 25 tiles in one, 256: 50
+    double want[] = {
+        2 * 128 * (512 + 128) * score, 128 * (64 + 128) * score, 128 * (256 + 128) * score,
+        // its tiles are half as long: twice as many rounds; or twice as many blocks of
+        // half a tile, of which a unit has one, or two
+        4 * 64 * (512 + 64) * score, 1.17 * 64 * (64 + 64) * score, 1.54 * 64 * (256 + 64) * score};
+    near(cost.compute_us, want[i], 1e-9, "tiles");
     near(cost.launch_us, 1 + 3, 1e-9, "its start");
     plan_free(plan);
     graph_deinit(&graph);

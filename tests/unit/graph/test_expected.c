@@ -168,6 +168,26 @@ static void what_was_written_outlasts_what_was_read(void **state) {
 
 // Weights of 134 MB, batch after batch, and little else: none of them stays, and what is written is
 // not kept for ever because nothing but reads comes after it.
+// The mean of 256 rows of 768, 256 times: 0.4 MB, overwritten two batches later, while 100 MB are
+// read in each. A card counts 1.007 of them written.
+static void a_small_result_is_written_while_much_is_read(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  maker_init(&m, &graph, NULL, DTYPE_BF16);
+  int32_t x = maker_input(&m, ROWS_TOKENS, 768);
+  output_add(&graph, maker_node(&m, OP_POOL, &x, 1, (struct node_attrs){.pool = POOL_MEAN}));
+  struct plan *plan = plan_of(&graph, FUSION_ON);
+  struct device_rates rates = device_rates_gpu();
+  rates.cache_bytes = 62914560;
+  struct cache_facts card = cache_facts_of(&rates);
+  struct expected found = behind(plan, &card, NULL, 65536, 256);
+  about(found.read, 65536 * 768 * 2, 0.01, "read");
+  about(found.write, 256 * 768 * 2, 0.03, "written");
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
 static void what_streams_by_finds_nothing_of_itself(void **state) {
   (void)state;
   struct graph graph;
@@ -329,6 +349,7 @@ int main(void) {
       cmocka_unit_test(a_tensor_is_found_while_it_fits),
       cmocka_unit_test(a_tensor_that_was_just_written_is_found_in_part),
       cmocka_unit_test(what_was_written_outlasts_what_was_read),
+      cmocka_unit_test(a_small_result_is_written_while_much_is_read),
       cmocka_unit_test(what_streams_by_finds_nothing_of_itself),
       cmocka_unit_test(a_table_is_read_once),
       cmocka_unit_test(the_library_reads_x_again_where_its_result_is_large),
