@@ -161,10 +161,10 @@ static double attention_seconds(const struct kernel_work *work, const struct dev
          tiles = work->heads * (double)batch->n_seqs * tiles_each;
   double one =
       seconds * keys / counted * tile / (double)batch->n_tokens * rates->units / work->heads;
-  // half a tile takes as long, but two of them share a unit
   double blocks = work->heads * (double)batch->n_seqs * ceil(mean / (ATTENTION_HALF / 2.0));
   if (plain && tiles < ATTENTION_FEW * rates->units)
     return one * (ATTENTION_FEW_START + ATTENTION_FEW_EACH * ceil(blocks / rates->units));
+  // half a tile takes as long, but two of them share a unit
   double used = ceil(mean / ATTENTION_HALF) * ATTENTION_HALF / (tiles_each * tile);
   return most(one, one * used * ceil(tiles / rates->units));
 }

@@ -74,12 +74,6 @@ static void set_insert(struct cache *c, struct set *set, int32_t i, int32_t befo
   set->n++;
 }
 
-// In [0, 1).
-static double draw(struct cache *c) {
-  c->lot = c->lot * 1664525u + 1013904223u;
-  return (double)(c->lot >> 8) / (1 << 24);
-}
-
 // What a chunk that is read goes in behind.
 static int32_t below_unwritten(struct cache *c, struct set *set) {
   int32_t i = set->last;
@@ -98,8 +92,10 @@ static void write_back(struct cache *c, struct set *set, int32_t i) {
   set->n_unwritten--;
 }
 
-static int32_t draw_old(struct cache *c, const struct set *set) {
-  double u = draw(c);
+// What makes room.
+static int32_t draw(struct cache *c, const struct set *set) {
+  c->lot = c->lot * 1664525u + 1013904223u;
+  double u = (double)(c->lot >> 8) / (1 << 24);
   int32_t i = set->first;
   for (int n = (int)(OLD_SHARE / (1 - OLDEST_SHARE) * (u - OLDEST_SHARE) * set->n); n > 0; n--)
     i = c->chunks[i].after;
@@ -125,7 +121,7 @@ static void touch(struct cache *c, int32_t i, double part, bool write) {
   set_insert(c, set, i, write ? set->last : below_unwritten(c, set));
   if (c->unbounded) return;
   if (set->n > c->ways) {
-    int32_t old = draw_old(c, set);
+    int32_t old = draw(c, set);
     write_back(c, set, old);
     c->chunks[old].cached = false;
     set_remove(c, set, old);

@@ -21,8 +21,7 @@ static int refuse(struct row_builder *builder, const char *reason) {
   return 0; // a value that exists, so that lowerings may go on
 }
 
-// Is the result of `op` on these operands one float a row?
-static bool result_is_scalar(const struct row_builder *builder, enum row_opcode op, int a, int b) {
+bool row_result_is_scalar(enum row_opcode op, bool a, bool b) {
   switch (op) {
   case RI_SUM:
   case RI_MEAN:
@@ -33,12 +32,12 @@ static bool result_is_scalar(const struct row_builder *builder, enum row_opcode 
   case RI_MUL:
   case RI_DIV:
   case RI_MAX:
-    return builder->insts[a].scalar && builder->insts[b].scalar;
+    return a && b;
   case RI_SCALE:
   case RI_ADD_IMM:
   case RI_ACT:
   case RI_CAST:
-    return builder->insts[a].scalar;
+    return a;
   default:
     return false;
   }
@@ -54,13 +53,14 @@ static int append(struct row_builder *builder, struct row_value_inst inst) {
 int row_builder_emit(struct row_builder *builder, enum row_opcode op, int a, int b, int c,
                      uint8_t aux, float imm) {
   if (builder->refused) return 0;
+  bool a_is = builder->insts[a].scalar, b_is = b != ROW_NO_VALUE && builder->insts[b].scalar;
   struct row_value_inst inst = {.op = (uint8_t)op,
                                 .aux = aux,
                                 .a = (int16_t)a,
                                 .b = (int16_t)b,
                                 .c = (int16_t)c,
                                 .imm = imm,
-                                .scalar = result_is_scalar(builder, op, a, b)};
+                                .scalar = row_result_is_scalar(op, a_is, b_is)};
   return append(builder, inst);
 }
 

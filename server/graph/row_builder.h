@@ -44,6 +44,9 @@ int row_builder_load(struct row_builder *builder, int32_t tensor, enum row_input
 // Append one instruction; returns its value. Operands that the opcode has not: ROW_NO_VALUE.
 int row_builder_emit(struct row_builder *builder, enum row_opcode op, int a, int b, int c,
                      uint8_t aux, float imm);
+// Is the result of `op`, which is no load, one value a row (kernels/types.h)? `a`, `b`: are its
+// operands; of an operand that it has not, either.
+bool row_result_is_scalar(enum row_opcode op, bool a, bool b);
 // Say that `value` is `tensor`.
 void row_builder_define(struct row_builder *builder, int32_t tensor, int value);
 // Write `tensor`, which has been defined, to memory.

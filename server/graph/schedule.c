@@ -33,8 +33,8 @@ static bool may_chain(const struct planner *planner, int32_t id, enum row_kind r
   return true;
 }
 
-// Can all that read the tensor, and have not run, run now and in the chain of groups from order
-// `first` on, which makes it?
+// Can all that read the tensor, and have not run, run now and in the chain over tiles of `rows`
+// that makes it?
 static bool all_may_chain(const struct planner *planner, int32_t tensor, enum row_kind rows,
                           const int32_t *waits) {
   if (planner->wanted[tensor]) return false;

@@ -1,6 +1,7 @@
 // Bytes and operations of a step as linear functions of the batch. docs/TRAFFIC.md has the model
 // and every formula.
 #include "graph/planner.h"
+#include "graph/row_builder.h"
 
 #include <stdlib.h>
 
@@ -96,31 +97,15 @@ double inst_reduced_flops(const struct row_inst *inst) {
   return inst->op >= RI_SUM ? inst_flops(inst) : 0;
 }
 
-// Is what the instruction makes one value a row (kernels/types.h)? `scalar`: the registers that
-// hold such.
+// Is what the instruction makes one value a row? `scalar`: the registers that hold such.
 static bool makes_scalar(const struct row_program *program, const struct row_inst *inst,
                          const bool *scalar) {
-  switch ((enum row_opcode)inst->op) {
-  case RI_LOAD:
-    return program->inputs[inst->a].cls == IN_PER_ROW || program->inputs[inst->a].cls == IN_SCALAR;
-  case RI_SUM:
-  case RI_MEAN:
-  case RI_MAX_ROW:
-    return true;
-  case RI_ADD:
-  case RI_SUB:
-  case RI_MUL:
-  case RI_DIV:
-  case RI_MAX:
-    return scalar[inst->a] && scalar[inst->b];
-  case RI_SCALE:
-  case RI_ADD_IMM:
-  case RI_ACT:
-  case RI_CAST:
-    return scalar[inst->a];
-  default:
-    return false;
+  if (inst->op == RI_LOAD) {
+    uint8_t cls = program->inputs[inst->a].cls;
+    return cls == IN_PER_ROW || cls == IN_SCALAR;
   }
+  return row_result_is_scalar((enum row_opcode)inst->op, scalar[inst->a],
+                              inst->b < ROW_MAX_REGS && scalar[inst->b]);
 }
 
 struct program_flops program_flops(const struct row_program *program) {
