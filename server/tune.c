@@ -1,6 +1,7 @@
 // fusewired tune: the constants of the device, then the products of the models at a few sizes of
 // batches, fused and not. Kept by the device's id; a daemon that starts later plans by them.
 #include "backend/measure.h"
+#include "base/log.h"
 #include "daemon.h"
 #include "parts.h"
 
@@ -102,8 +103,11 @@ static enum status tune(struct parts *parts, bool quick, struct error *err) {
     struct error why = {0};
     const struct model *model = registry_at(parts->registry, i);
     status = model ? tune_model(devices, model, &options, &why) : STATUS_OK;
-    if (status == STATUS_OK || first != STATUS_OK) continue;
-    first = error_set(err, status, "model %s: %s", model->name, why.message);
+    if (status == STATUS_OK) continue;
+    if (first == STATUS_OK)
+      first = error_set(err, status, "model %s: %s", model->name, why.message);
+    else // the first ends the command
+      log_warn("not_tuned", "model %s: %s", model->name, why.message);
   }
   print_shapes(&devices->facts.shapes);
   if (!devices->facts_path[0]) {

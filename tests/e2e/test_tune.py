@@ -103,18 +103,22 @@ class TuneTest(unittest.TestCase):
     @unittest.skipIf(sanitized(), "sanitizers take more address space than any limit leaves")
     def test_what_no_memory_holds_takes_nothing_from_the_rest(self):
         with tempfile.TemporaryDirectory() as folder:
-            wide, settings = os.path.join(folder, "wide.yaml"), os.path.join(folder, "server.yaml")
-            with open(wide, "w") as file:
-                file.write("name: wide\nweights: {synthetic: {}}\nbatch: {max_tokens: 512}\n"
-                           "inputs: [{name: x, dtype: fp32, shape: [batch, 8]}]\ngraph:\n"
-                           "  - linear: {weights: w, features: 1000000}\n  - gelu: {out: y}\noutputs: [y]\n")
+            wide = [os.path.join(folder, f"{name}.yaml") for name in ("wide", "wider")]
+            settings = os.path.join(folder, "server.yaml")
+            for path in wide:
+                with open(path, "w") as file:
+                    file.write(f"name: {os.path.basename(path)[:-5]}\n"
+                               "weights: {synthetic: {}}\nbatch: {max_tokens: 512}\n"
+                               "inputs: [{name: x, dtype: fp32, shape: [batch, 8]}]\ngraph:\n"
+                               "  - linear: {weights: w, features: 1000000}\n  - gelu: {out: y}\noutputs: [y]\n")
             with open(settings, "w") as file:
                 json.dump({"device": {"kind": "cpu", "threads": 1, "cache": folder}}, file)
             most = 1536 << 20  # 512 rows want 2 GB
-            done = self.run_it("tune", "--quick", "--config", settings, wide, BLOCK,
+            done = self.run_it("tune", "--quick", "--config", settings, *wide, BLOCK,
                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)))
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn("error: model wide: no memory for an arena of", done.stderr)
+            self.assertIn("model wider: no memory for an arena of", done.stderr)
             (name,) = [name for name in os.listdir(folder) if name.endswith(".rates")]
             with open(os.path.join(folder, name)) as file:
                 shapes = [line.split()[1:7] for line in file if line.startswith("shape ")]
