@@ -609,7 +609,7 @@ static void bytes_by_the_cards_counters(void **state) {
   begin("bytes through memory: MB");
   gpu_rates(); // recorded with the products of today
   n_compared = 0;
-  each_line("gpu-audit-2026-11-30-3.jsonl", take_bytes);
+  each_line("gpu-audit-2026-11-30-4.jsonl", take_bytes);
   end(1.25, 50);
 }
 
