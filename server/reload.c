@@ -215,8 +215,8 @@ static enum status path_of(const struct reloader *reloader, const char *name, ch
                      name);
   if (!plain)
     return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "model_name: expected letters, digits, '.', '_' and '-', and one of the "
-                     "first two first");
+                     "model_name: expected letters, digits, '.', '_' and '-', beginning with a "
+                     "letter or a digit");
   int n = snprintf(out, out_bytes, "%s/%s.yaml", folder, name);
   if (n > 0 && (size_t)n < out_bytes && access(out, R_OK) == 0) return STATUS_OK;
   return error_set(err, STATUS_NOT_FOUND,

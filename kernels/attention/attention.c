@@ -1,5 +1,5 @@
 // The rows of attention in the table of kernels, and the choice of the unfused products. Nothing
-// here that a row's bits depend on looks at the batch.
+// here makes a row's bits depend on more than its own sequence.
 #include "kernels/attention/attention.h"
 #include "kernels/attention/products.h"
 #include "kernels/kernel.h"

@@ -16,7 +16,7 @@
 #define NORM_COLS 1024 // of the rows that they norm
 #define NORM_FLOPS 7.0
 #define GELU_FLOPS 8.0   // as docs/TRAFFIC.md counts it
-#define LEAST_SHARE 0.02 // of a product's time: an epilogue that costs less cannot be measured
+#define LEAST_SHARE 0.02 // of a whole, that a part of it takes at least: less cannot be measured
 #define SMALL_ROWS 128   // of a GPU's batch whose bytes take no time beside its steps
 #define SMALL_COLS 768
 #define SOFTMAX_FLOPS 6.0 // a score, as docs/TRAFFIC.md counts them

@@ -3,9 +3,8 @@
 
 #include <math.h>
 
-#define FINISH_INNER                                                                               \
-  256 // a product's inner size: little arithmetic, so that the difference is not
-      // lost in it
+// Columns of a product's x: little arithmetic, so that the difference is not lost in it.
+#define FINISH_INNER 256
 #define FINISH_SEQ 128
 #define FINISH_FLOPS 2.0
 
