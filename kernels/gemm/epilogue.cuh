@@ -228,9 +228,9 @@ epilogue_op_apply(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_
     epilogue_op_plain<T>(op, v, row, col, rows, cols);
 }
 
-// Has a residual or a gate of a tile brought to the L2, long before it is wanted: row `row` of it,
-// `width` columns from col on, as far as they exist. Nothing, where it is not aligned for it, or
-// before sm_90.
+// Asks for a residual or a gate of a tile, long before it is wanted, so that it is in the L2 by
+// then: row `row` of it, `width` columns from col on, as far as they exist. Does nothing where it is
+// not aligned for that, or before sm_90.
 template <class T>
 static __device__ __forceinline__ void epilogue_prefetch(const gemm_op &op, int64_t row, int col,
                                                          int width, int64_t rows, int cols) {

@@ -1,20 +1,24 @@
 // The key `ab` of a model file.
 #include "folder.h"
 
-// A model whose lines 2 and on are these, with these outputs of the step y.
-static struct model *parse_outputs(const char *lines, const char *outputs) {
-  char text[2048];
+static struct model *parse_text(const char *text) {
   struct model *model = NULL;
-  snprintf(text, sizeof text,
-           "name: m\n%s\nweights: {synthetic: {}}\n"
-           "inputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\n"
-           "graph:\n  - linear: {weights: l, features: 4, out: y}\noutputs: [%s]\n",
-           lines, outputs);
   write_file(path, text, strlen(text));
   collected = (struct collect){0};
   enum status status = model_parse(path, &conf, NULL, collect_error, &collected, &model);
   assert_int_equal(status == STATUS_OK, model != NULL);
   return model;
+}
+
+// A model whose lines 2 and on are these, with these outputs of the step y.
+static struct model *parse_outputs(const char *lines, const char *outputs) {
+  char text[2048];
+  snprintf(text, sizeof text,
+           "name: m\n%s\nweights: {synthetic: {}}\n"
+           "inputs: [{name: x, dtype: fp32, shape: [batch, 4]}]\n"
+           "graph:\n  - linear: {weights: l, features: 4, out: y}\noutputs: [%s]\n",
+           lines, outputs);
+  return parse_text(text);
 }
 
 static struct model *parse(const char *lines) {
@@ -69,6 +73,15 @@ static void shadows_have_sizes_and_an_alarm(void **state) {
   // An output of 16 bits moves by its rounding, whatever it was computed in.
   model = parse_outputs("fusion: ab\nab: {shadow: 1}", "y, {name: z, from: y, dtype: fp16}");
   assert_true(model && model->shadow.alarm == 1e-2);
+  model_put(model);
+  // Integers under another name are no coarser than the floats.
+  model = parse_text("name: m\nfusion: ab\nab: {shadow: 1}\nweights: {synthetic: {}}\n"
+                     "inputs: [{name: ids, dtype: int64, shape: [batch, seq]}]\ngraph:\n"
+                     "  - identity: {in: ids, out: same}\n"
+                     "  - embedding: {in: same, weight: w, rows: 9, features: 4, out: y}\n"
+                     "outputs: [y]\n");
+  assert_string_equal(collected.text, "");
+  assert_true(model && model->shadow.alarm == 1e-4);
   model_put(model);
   model = accepts("fusion: ab\nab: {unfused_share: 1}");
   assert_true(model->shadow.share == 0);
