@@ -229,8 +229,8 @@ epilogue_op_apply(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_
 }
 
 // Asks for a residual or a gate of a tile, long before it is wanted, so that it is in the L2 by
-// then: row `row` of it, `width` columns from col on, as far as they exist. Does nothing where it is
-// not aligned for that, or before sm_90.
+// then: row `row` of it, `width` columns from col on, as far as they exist. Does nothing where it
+// is not aligned for that, or before sm_90.
 template <class T>
 static __device__ __forceinline__ void epilogue_prefetch(const gemm_op &op, int64_t row, int col,
                                                          int width, int64_t rows, int cols) {
