@@ -22,10 +22,11 @@
 //
 // Shared memory: NQ x 128 x PANELS x 128 B + STAGES x 2 x KEYS x PANELS x 128 B (head size 128: 192
 // KiB).
-// Bound: the tensor cores from head size 128 on, the exponentials at 64. Measured on an H200, bf16
-// (bench/results), TFLOP/s: b32 h12 s512 d64 340 to 370, b8 h16 s2048 d128 577 (causal 404), b2 h16
-// s8192 d128 630 (causal 506), b4 h16 s2048 d256 613 (causal 430). 256 sequences of 20 tokens, h12
-// d32: 22 us, where whole tiles took 46.
+// Bound: the tensor cores from head size 128 on, the exponentials at 64. Measured on H200s, bf16
+// (bench/results, gpu-2026-11-30.jsonl, -2, -4), TFLOP/s: b32 h12 s512 d64 338, b8 h16 s2048 d128
+// 545 to 596 (causal 394 to 441), b2 h16 s8192 d128 622 to 628 (causal 500 to 507), b4 h16 s2048
+// d256 617 to 622 (causal 424 to 432). 256 sequences of 20 tokens, h12 d32: 22 us, where whole
+// tiles took 46 (not recorded).
 #ifndef ATTENTION_FLASH_SM90_CUH
 #define ATTENTION_FLASH_SM90_CUH
 

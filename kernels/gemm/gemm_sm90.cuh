@@ -32,9 +32,9 @@
 // alone), and was not hidden. Hence direct stores, and as few operations a value as the output can
 // tell. Measured on H200s, bf16, bias + exact erf GELU against cuBLASLt's plain product, in turns
 // at one clock and each alone at the clock that its power leaves it (bench/results,
-// gpu-linear-2026-11-30.jsonl, and a run before it): 1.05x and 1.09x to 1.10x (16384 x 768 -> 3072;
-// the library's own epilogue, tanh: 1.17x and 1.13x), 0.98x to 0.99x and 1.08x to 1.10x (16384 x
-// 1024 -> 4096), 0.97x and 0.94x to 1.07x (8192 x 4096 -> 16384).
+// gpu-linear-2026-11-30.jsonl, gpu-table-2026-11-30-2.txt to -4): 1.05x to 1.06x and 1.09x to 1.10x
+// (16384 x 768 -> 3072; the library's own epilogue, tanh: 1.17x and 1.13x), 0.98x to 0.99x and
+// 1.08x to 1.12x (16384 x 1024 -> 4096), 0.97x and 0.89x to 0.98x (8192 x 4096 -> 16384).
 #ifndef GEMM_GEMM_SM90_CUH
 #define GEMM_GEMM_SM90_CUH
 

@@ -12,10 +12,13 @@
 // partial sums over the ring, when it has drained.
 // Bound: the weights' bytes when they are many, else the latency of a launch and of k / 16 matrix
 // instructions that wait for one another: that order is what keeps a row's bits. Measured on an
-// H200, bf16, weights cold, bias + erf GELU beside cuBLASLt's product with bias: 768 -> 3072, one
-// row 4.4 us (4.5), 128 rows 5.0 (4.9); with bias alone 3072 -> 768, 128 rows 7.7 us (cuBLASLt with
-// k whole 17; split by 4: 5.9). 4096 -> 16384, one row 36.1 (34.4; the bytes: 31.2). Clusters that
-// share x and W by multicast were tried: 0.5 to 1 us slower in every shape.
+// H200, bf16, weights cold, bias + erf GELU beside cuBLASLt's product with bias, in a run that was
+// not recorded: 768 -> 3072, one row 4.4 us (4.5), 128 rows 5.0 (4.9); with bias alone 3072 -> 768,
+// 128 rows 7.7 us (cuBLASLt with k whole 17; split by 4: 5.9). 4096 -> 16384, one row 36.1 (34.4;
+// the bytes: 31.2). Recorded (bench/results): an older form 4.8, 5.5 and 36.6
+// (gpu-kernels-2026-11-30); 3072 -> 768, 128 rows 8.1 inside BERT-base's graph
+// (gpu-tune-2026-11-30-3). Clusters that share x and W by multicast were tried: 0.5 to 1 us slower
+// in every shape.
 #ifndef GEMM_GEMM_SMALL_CUH
 #define GEMM_GEMM_SMALL_CUH
 
