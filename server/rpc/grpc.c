@@ -57,10 +57,23 @@ static bool hex_ok(const uint8_t *text, int n, bool zero) {
   return zero;
 }
 
-bool grpc_traceparent_ok(const uint8_t *value, size_t bytes) {
-  return bytes == GRPC_TRACEPARENT_BYTES && memcmp(value, "00-", 3) == 0 &&
-         hex_ok(value + 3, 32, false) && value[35] == '-' && hex_ok(value + 36, 16, false) &&
-         value[52] == '-' && hex_ok(value + 53, 2, true);
+bool grpc_traceparent_take(const uint8_t *value, size_t bytes,
+                           char out[GRPC_TRACEPARENT_BYTES + 1]) {
+  if (bytes < GRPC_TRACEPARENT_BYTES || !hex_ok(value, 2, true) || memcmp(value, "ff", 2) == 0)
+    return false;
+  bool later = memcmp(value, "00", 2) != 0;
+  if (bytes > GRPC_TRACEPARENT_BYTES && !(later && value[GRPC_TRACEPARENT_BYTES] == '-'))
+    return false;
+  if (value[2] != '-' || !hex_ok(value + 3, 32, false) || value[35] != '-' ||
+      !hex_ok(value + 36, 16, false) || value[52] != '-' || !hex_ok(value + 53, 2, true))
+    return false;
+  memcpy(out, value, GRPC_TRACEPARENT_BYTES);
+  out[GRPC_TRACEPARENT_BYTES] = '\0';
+  if (!later) return true;
+  memcpy(out, "00", 2);
+  int last = value[54] <= '9' ? value[54] - '0' : value[54] - 'a' + 10;
+  out[53] = '0', out[54] = last & 1 ? '1' : '0';
+  return true;
 }
 
 static bool key_char_ok(uint8_t c) {

@@ -13,9 +13,12 @@ bool grpc_content_type_ok(const uint8_t *value, size_t bytes);
 // 1 to 8 digits and one of HMSmun. False: malformed.
 bool grpc_timeout_parse(const uint8_t *value, size_t bytes, int64_t *timeout_ns);
 
-// W3C Trace Context, version 00: "00-" 32 hex digits "-" 16 "-" 2, lower case, neither id zero.
+// W3C Trace Context, version 00: "00-" 32 hex digits "-" 16 "-" 2, lower case, neither id zero. Of
+// a later version what that standard says is certain of it: the two ids and whether it is sampled,
+// and whatever it may have behind them is passed over. Into `out` as version 00; false: it is none.
 #define GRPC_TRACEPARENT_BYTES 55
-bool grpc_traceparent_ok(const uint8_t *value, size_t bytes);
+bool grpc_traceparent_take(const uint8_t *value, size_t bytes,
+                           char out[GRPC_TRACEPARENT_BYTES + 1]);
 // The list beside it: "key=value" of up to 32 vendors, with commas between them; of several headers
 // all, so joined. At most so many bytes of it are kept, which is what everybody must carry.
 #define GRPC_TRACESTATE_BYTES 512

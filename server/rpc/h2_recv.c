@@ -141,8 +141,8 @@ static void take_header(struct header_block *block, const uint8_t *name, size_t 
     if (block->call->rpc->trace && IS("tracestate")) take_tracestate(block, value, value_bytes);
     return;
   case 11:
-    if (IS("traceparent") && grpc_traceparent_ok(value, value_bytes))
-      memcpy(block->call->traceparent, value, value_bytes);
+    if (IS("traceparent"))
+      (void)grpc_traceparent_take(value, value_bytes, block->call->traceparent);
     return;
   case 12:
     if (IS("content-type"))

@@ -9,7 +9,10 @@ static void try_texts(const uint8_t *data, size_t size) {
   int64_t timeout_ns = -1;
   if (grpc_timeout_parse(data, size, &timeout_ns)) FW_ASSERT(timeout_ns >= 0);
   (void)grpc_content_type_ok(data, size);
-  (void)grpc_traceparent_ok(data, size);
+  char parent[GRPC_TRACEPARENT_BYTES + 1], again[GRPC_TRACEPARENT_BYTES + 1];
+  if (grpc_traceparent_take(data, size, parent)) // what is taken is as it should be
+    FW_ASSERT(grpc_traceparent_take((const uint8_t *)parent, strlen(parent), again) &&
+              strcmp(parent, again) == 0);
   if (grpc_tracestate_ok(data, size)) FW_ASSERT(size <= GRPC_TRACESTATE_BYTES);
   char text[2048];
   size_t bytes = size < sizeof text - 1 ? size : sizeof text - 1;

@@ -310,24 +310,46 @@ static void large_message_in_random_pieces_is_whole(void **state) {
 
 #define FRAMER_TEST(name) cmocka_unit_test_setup_teardown(name, rig_up, rig_down)
 
+static bool takes_parent(const char *text, char out[GRPC_TRACEPARENT_BYTES + 1]) {
+  return grpc_traceparent_take((const uint8_t *)text, strlen(text), out);
+}
+
 static void trace_parents_are_taken_as_the_standard_has_them(void **state) {
   (void)state;
   static const char good[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-  assert_true(grpc_traceparent_ok((const uint8_t *)good, sizeof good - 1));
+  char out[GRPC_TRACEPARENT_BYTES + 1] = "as it was";
+  assert_true(takes_parent(good, out));
+  assert_string_equal(out, good);
   for (size_t i = 0; i < sizeof good - 1; i++) { // any one byte that is none of its alphabet
     uint8_t bad[sizeof good];
     memcpy(bad, good, sizeof good);
     bad[i] = 'G';
-    assert_false(grpc_traceparent_ok(bad, sizeof good - 1));
-    assert_false(grpc_traceparent_ok((const uint8_t *)good, i));
+    assert_false(grpc_traceparent_take(bad, sizeof good - 1, out));
+    assert_false(grpc_traceparent_take((const uint8_t *)good, i, out));
   }
-  static const char *const bad[] = {"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+  static const char *const bad[] = {"ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                                    "0-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-010",
+                                    "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01x",
+                                    "01-0af7651916cd43dd8448eb211c80319c-0000000000000000-01-x",
                                     "00-00000000000000000000000000000000-b7ad6b7169203331-01",
                                     "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
                                     "00-0AF7651916CD43DD8448EB211C80319C-B7AD6B7169203331-01",
                                     "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-    assert_false(grpc_traceparent_ok((const uint8_t *)bad[i], strlen(bad[i])));
+    assert_false(takes_parent(bad[i], out));
+  assert_string_equal(out, good); // untouched by all these
+  // later versions: the ids, and whether it is sampled
+  static const char *const later[][2] = {
+      {"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+       "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+      {"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-fe-what-else",
+       "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"},
+      {"fe-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-2b-",
+       "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}};
+  for (size_t i = 0; i < sizeof later / sizeof *later; i++) {
+    assert_true(takes_parent(later[i][0], out));
+    assert_string_equal(out, later[i][1]);
+  }
 }
 
 static bool state_ok(const char *text) {
