@@ -20,8 +20,8 @@ int flash_mma_bf16(const struct attention_problem *p, const struct view *in, con
                    const struct batch_geometry *g, struct CUstream_st *stream);
 int flash_mma_f16(const struct attention_problem *p, const struct view *in, const struct view *out,
                   const struct batch_geometry *g, struct CUstream_st *stream);
-// fp32, head sizes up to 128, any alignment, a scale that is positive. A block takes `rows` queries,
-// 32 or 64; the bits are the same.
+// fp32, head sizes up to 128, any alignment, a scale that is positive. A block takes `rows`
+// queries, 32 or 64; the bits are the same.
 int flash_f32(const struct attention_problem *p, const struct view *in, const struct view *out,
               const struct batch_geometry *g, int rows, struct CUstream_st *stream);
 // Any dtype and alignment, head sizes up to 256; fp32 arithmetic on the CUDA cores.
