@@ -92,6 +92,15 @@ bool bench_help(int argc, char **argv) {
   return command_help(usage, rows, N_ROWS, argc, argv);
 }
 
+// Two reports into one file: the second would take the place of the first.
+static bool same_report(const struct bench_options *o, const char **name) {
+  const char *const to[] = {o->json, o->csv, o->html};
+  for (int i = 1; i < 3; i++)
+    for (int j = 0; j < i; j++)
+      if (to[i] && to[j] && strcmp(to[i], to[j]) == 0) return *name = to[i], true;
+  return false;
+}
+
 static enum status check_together(const struct bench_options *o, struct error *err) {
   const enum status bad = STATUS_INVALID_ARGUMENT;
   const int sources = (o->tokens != NULL) + (o->input_file != NULL) + (o->inputs.n > 0);
@@ -110,6 +119,9 @@ static enum status check_together(const struct bench_options *o, struct error *e
   if (o->requests == 0 && o->duration_ns == 0)
     return error_set(err, bad, "--duration 0: expected a time above 0");
   if (o->timeout_ns == 0) return error_set(err, bad, "--timeout 0: expected a time above 0");
+  const char *name;
+  if (same_report(o, &name))
+    return error_set(err, bad, "--json, --csv and --html: two of them go to \"%s\"", name);
   return STATUS_OK;
 }
 

@@ -144,6 +144,11 @@ static void bench_refuses_what_does_not_go_together(void **state) {
                    STATUS_INVALID_ARGUMENT);
   assert_int_equal(bench(&o, &err, 4, "--model", "m", "--tokens", "9..8"), STATUS_INVALID_ARGUMENT);
   assert_int_equal(bench(&o, &err, 4, "--model", "m", "--duration", "0"), STATUS_INVALID_ARGUMENT);
+  assert_int_equal(bench(&o, &err, 5, "m", "--csv", "x", "--json", "x"), STATUS_INVALID_ARGUMENT);
+  assert_string_equal(err.message, "--json, --csv and --html: two of them go to \"x\"");
+  assert_int_equal(bench(&o, &err, 5, "m", "--html", "x", "--csv", "x"), STATUS_INVALID_ARGUMENT);
+  assert_int_equal(bench(&o, &err, 5, "m", "--html", "-", "--json", "-"), STATUS_INVALID_ARGUMENT);
+  assert_int_equal(bench(&o, &err, 7, "m", "--html", "x", "--csv", "y", "--json", "-"), STATUS_OK);
 }
 
 static void a_model_may_stand_anywhere(void **state) {
