@@ -158,8 +158,9 @@ enum x3_tile_size gemm_pick_x3(int64_t m, int32_t n, int sms) {
   double least = 0;
   for (int i = 0; i < 3; i++) {
     int64_t down = (m + tiles[i].bm - 1) / tiles[i].bm,
-            all = down * (((int64_t)n + tiles[i].bn - 1) / tiles[i].bn);
-    double busiest = (double)((all + sms - 1) / sms) + tiles[i].lost,
+            all = down * (((int64_t)n + tiles[i].bn - 1) / tiles[i].bn),
+            rounds = (all + sms - 1) / sms;
+    double busiest = (double)rounds + tiles[i].lost,
            time = busiest * tiles[i].bm * tiles[i].bn * tiles[i].cost;
     if (i == 0 || time < least) least = time, best = tiles[i].tile;
   }
