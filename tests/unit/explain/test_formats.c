@@ -17,13 +17,18 @@ static void hide_version(char *text) {
     }
 }
 
-static void compare_file(const char *text, const char *path) {
-  static char golden[1 << 18];
-  if (getenv("FUSEWIRE_GOLDEN_WRITE")) write_file(path, text, strlen(text));
+#define FILE_BYTES (1 << 18)
+static void read_text(const char *path, char out[FILE_BYTES]) {
   FILE *file = fopen(path, "r");
-  if (!file) fail_msg("%s: no golden file", path);
-  golden[fread(golden, 1, sizeof golden - 1, file)] = '\0';
+  if (!file) fail_msg("%s: no such file", path);
+  out[fread(out, 1, FILE_BYTES - 1, file)] = '\0';
   fclose(file);
+}
+
+static void compare_file(const char *text, const char *path) {
+  static char golden[FILE_BYTES];
+  if (getenv("FUSEWIRE_GOLDEN_WRITE")) write_file(path, text, strlen(text));
+  read_text(path, golden);
   if (strcmp(text, golden) == 0) return;
   size_t at = 0;
   while (text[at] == golden[at])
@@ -70,6 +75,33 @@ static void picture_of_the_manual(void **state) {
   char *svg = explained(model, &caps, EXPLAIN_SVG, 4096, 32);
   compare_file(svg, "docs/explain-bert-base.svg");
   free(svg);
+  model_put(model);
+}
+
+// The example there: an attention block on two cores of an EPYC, by their default rates.
+static void example_of_the_manual(void **state) {
+  (void)state;
+  static char page[FILE_BYTES], now[FILE_BYTES];
+  struct device_caps caps = fixed_caps(false);
+  snprintf(caps.description, sizeof caps.description, "AMD EPYC (avx2, 2 threads)");
+  caps.plan.product_finish = caps.plan.attention_finish = caps.plan.pool_before = true;
+  caps.plan.tile_bytes = 384 << 10; // of a second-level cache of 512 KiB; the third has 32 MiB
+  caps.plan.rates = device_rates_cpu(2);
+  caps.plan.rates.row_bytes = 256 << 10;
+  for (int kind = 0; kind < CLASS_COUNT; kind++)
+    caps.plan.rates.walks[kind].rows = 64 * 2;
+  struct model *model = load_shipped(1, &caps);
+  char *text = explained(model, &caps, EXPLAIN_TEXT, 512, 0);
+  read_text("docs/EXPLAIN.md", page);
+  char *from = strstr(page, "## An example");
+  from = from ? strstr(from, "```\n") : NULL;
+  assert_non_null(from);
+  char *to = strstr(from += strlen("```\n"), "```\n");
+  assert_non_null(to);
+  int used = snprintf(now, sizeof now, "%.*s%s%s", (int)(from - page), page, text, to);
+  assert_in_range(used, 1, sizeof now - 1);
+  compare_file(now, "docs/EXPLAIN.md");
+  free(text);
   model_put(model);
 }
 
@@ -497,6 +529,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(text_of_bert_base),
       cmocka_unit_test(picture_of_the_manual),
+      cmocka_unit_test(example_of_the_manual),
       cmocka_unit_test(text_of_an_attention_block_on_a_gpu),
       cmocka_unit_test(text_of_a_chain_on_a_gpu),
       cmocka_unit_test(text_of_a_model_without_kernels),
