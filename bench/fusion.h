@@ -206,7 +206,7 @@ static void fusion_print_rates(const struct fusion_bench *b) {
   printf("\"reduced_gflops\": %.1f, \"special_gflops\": %.1f, \"special_16_gflops\": %.1f, "
          "\"softmax_gflops\": %.1f, \"epilogue_gflops\": %.1f}\n",
          r->reduced / 1e9, r->special / 1e9, r->special_16 / 1e9, r->softmax / 1e9,
-         r->epilogue / 1e9);
+         (b->small && r->epilogue_f32 > 0 ? r->epilogue_f32 : r->epilogue) / 1e9);
 }
 
 // bench_fusion [--seconds S] [chain|reductions|epilogue|attention]...: all of them by default.

@@ -56,6 +56,8 @@ static void print_rates(const struct device_rates *rates, const struct plan_caps
          "%.1f, softmax in attention %.1f\n",
          rates->vector / 1e9, rates->reduced / 1e9, rates->special / 1e9, rates->special_16 / 1e9,
          rates->epilogue / 1e9, rates->softmax / 1e9);
+  if (rates->attention_f32 <= 0 && rates->epilogue_f32 > 0)
+    printf("GFLOP/s in fp32: activations in epilogues %.1f\n", rates->epilogue_f32 / 1e9);
   if (rates->attention_f32 > 0 && rates->epilogue_f32 > 0)
     printf("GFLOP/s in fp32: attention's products %.1f, activations in epilogues %.1f\n",
            rates->attention_f32 / 1e9, rates->epilogue_f32 / 1e9);

@@ -354,7 +354,7 @@ static enum status measure_epilogues(const struct meter *meter) {
   enum dtype dtype = epilogue_dtype(meter);
   enum status status = measure_fused(meter);
   if (status == STATUS_OK) status = measure_epilogue(meter, dtype, &rates->epilogue);
-  if (status == STATUS_OK && dtype != DTYPE_F32 && rates->epilogue_f32 > 0)
+  if (status == STATUS_OK && dtype != DTYPE_F32 && (rates->epilogue_f32 > 0 || !is_wide(meter)))
     status = measure_epilogue(meter, DTYPE_F32, &rates->epilogue_f32);
   return status;
 }
@@ -378,7 +378,8 @@ static enum status measure_attention(const struct meter *meter, enum dtype dtype
 // products in fp32 have a kernel that attention has not, these beside that.
 static enum status measure_softmax(const struct meter *meter) {
   struct device_rates *rates = meter->rates;
-  enum dtype dtype = epilogue_dtype(meter);
+  // a CPU's attention computes in fp32 in any case
+  enum dtype dtype = is_wide(meter) ? epilogue_dtype(meter) : DTYPE_F32;
   double scores, seconds;
   enum status status = measure_attention(meter, dtype, &scores, &seconds);
   if (status != STATUS_OK || seconds <= 0) return status;

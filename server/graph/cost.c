@@ -102,7 +102,11 @@ static bool attention_is_plain(const struct kernel_work *work, const struct devi
 static double product_rate(const struct kernel_work *work, const struct device_rates *rates) {
   double rate =
       rates->product[work->dtype] > 0 ? rates->product[work->dtype] : rates->product[DTYPE_F32];
-  if (attention_is_plain(work, rates)) rate = rates->attention_f32;
+  if (attention_is_plain(work, rates)) {
+    rate = rates->attention_f32;
+  } else if (rates->units == 0 && work->kind != STEP_LINEAR) {
+    rate = rates->product[DTYPE_F32]; // a CPU's attention computes in fp32 of any dtype
+  }
   bool own = rates->library_epilogues && work->kind == STEP_LINEAR &&
              product_class_of(work, rates) == CLASS_OWN;
   return own ? rate * rates->fused_product : rate;

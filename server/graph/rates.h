@@ -36,7 +36,8 @@ struct device_rates {
   // convention) in the form that programs with fp32 results take, and in the one of 16-bit results.
   double vector, reduced, special, special_16;
   double softmax; // of a fused attention beside its products: 6 operations a score
-  // Products of attention in fp32 where they do not run as products do. 0: as product.
+  // Products of attention in fp32 where they do not run as products do. 0: as product; on a CPU
+  // (`units` 0) as product in fp32, of whatever dtype attention's operands are.
   double attention_f32;
   // Of the same work in a product's epilogue: what one epilogue adds to the time of a product that
   // is bound by its arithmetic.

@@ -181,6 +181,28 @@ static void activations_have_a_rate_of_their_own(void **state) {
 
 // 100 units of 1 TFLOP/s: a tile of 128 x 128 x 1024 takes 33.6 us. 100 of them are one round, 101
 // two.
+static void attention_of_a_cpu_computes_in_fp32(void **state) {
+  (void)state;
+  struct batch_size batch = batch_of(512, 512);
+  struct device_rates rates = round_rates();
+  rates.units = 0, rates.attention_f32 = 0;
+  rates.product[DTYPE_BF16] = 4 * rates.product[DTYPE_F32];
+  for (int d = 0; d < 2; d++) {
+    bool wide = d == 0;
+    struct kernel_work work = {
+        .kind = STEP_LINEAR, .dtype = wide ? DTYPE_F32 : DTYPE_BF16, .n = 1024, .k = 1024};
+    work.product_flops.per_token = work.traffic.flops.per_token = 2.0 * 1024 * 1024;
+    double product_us = work_cost(&work, &rates, &batch).compute_us;
+    work.kind = STEP_ATTENTION;
+    near(work_cost(&work, &rates, &batch).compute_us, (wide ? 1 : 4) * product_us, 1e-9,
+         "attention");
+    rates.units = 100, rates.unit_load = 1e15; // a GPU's tensor cores take 16 bits
+    double on_gpu = work_cost(&work, &rates, &batch).compute_us;
+    rates.units = 0;
+    near(on_gpu, product_us, 1e-9, "a GPU's");
+  }
+}
+
 static void tiles_of_a_product_come_in_rounds(void **state) {
   (void)state;
   static const int32_t rows[] = {128 * 100, 128 * 101};
@@ -424,6 +446,7 @@ int main(void) {
       cmocka_unit_test(large_product_reads_its_weights_again),
       cmocka_unit_test(activations_have_a_rate_of_their_own),
       cmocka_unit_test(fp32_has_rates_of_its_own),
+      cmocka_unit_test(attention_of_a_cpu_computes_in_fp32),
       cmocka_unit_test(tiles_of_a_product_come_in_rounds),
       cmocka_unit_test(a_row_takes_as_long_as_its_weights_are_loaded),
       cmocka_unit_test(bytes_and_arithmetic_of_a_product_hide_in_part),
