@@ -87,6 +87,12 @@ static inline bool view_aligned(const struct view *v) {
   return (uintptr_t)v->data % 16 == 0 && v->stride > 0 && v->stride % 8 == 0;
 }
 
+// The same of elements of any dtype.
+static inline bool view_rows_aligned(const struct view *v) {
+  return (uintptr_t)v->data % 16 == 0 && v->stride > 0 &&
+         v->stride * (int64_t)dtype_bytes(v->dtype) % 16 == 0;
+}
+
 #ifdef __cplusplus
 }
 #endif

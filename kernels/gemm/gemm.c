@@ -49,17 +49,12 @@ static bool is_float(enum dtype dtype) {
   return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-static bool rows_aligned(const struct view *v) {
-  return (uintptr_t)v->data % 16 == 0 && v->stride > 0 &&
-         v->stride * (int64_t)dtype_bytes(v->dtype) % 16 == 0;
-}
-
 // Operands for the tensor cores: x and W of one dtype, 16-byte rows, epilogue operands in pairs.
 // Nothing here depends on m: all rows of a product take kernels that sum in the same order.
 static bool tensor_core_operands(const struct kernel_call *call) {
   const struct linear_problem *p = call->linear;
   if (p->x_dtype != p->w_dtype || !is_float(p->x_dtype) || !is_float(p->y_dtype)) return false;
-  if (!rows_aligned(&call->in[0]) || !rows_aligned(&call->in[1])) return false;
+  if (!view_rows_aligned(&call->in[0]) || !view_rows_aligned(&call->in[1])) return false;
   for (int i = 0; i < p->n_epilogue; i++) {
     const struct epilogue_op *op = &p->epilogue[i];
     if (op->kind == EPI_ACT || op->kind == EPI_SCALE) continue;

@@ -2,6 +2,7 @@
 // transposed first operand, and the bias, one value a row there, is one a column here.
 #include "kernels/gemm/lt.h"
 #include "kernels/cuda.h"
+#include "kernels/kernel.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -111,10 +112,6 @@ static bool data_type(enum dtype dtype, cudaDataType_t *out) {
   return dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16;
 }
 
-static bool aligned(const struct view *v) {
-  return (uintptr_t)v->data % 16 == 0 && v->stride * (int64_t)dtype_bytes(v->dtype) % 16 == 0;
-}
-
 // Is the epilogue one that the library computes exactly: [bias] [residual] ?
 static bool match_epilogue(const struct linear_problem *p, const struct view *in,
                            struct plan *plan) {
@@ -127,7 +124,7 @@ static bool match_epilogue(const struct linear_problem *p, const struct view *in
   }
   if (at < p->n_epilogue && p->epilogue[at].kind == EPI_ADD) {
     const struct view *residual = &in[p->epilogue[at].operand];
-    if (residual->dtype != p->y_dtype || !aligned(residual)) return false;
+    if (residual->dtype != p->y_dtype || !view_rows_aligned(residual)) return false;
     plan->residual_operand = p->epilogue[at++].operand;
   }
   return at == p->n_epilogue;
@@ -216,7 +213,8 @@ int lt_prepare(const struct lt *lt, const struct linear_problem *p, const struct
   if (m < 1 || p->x_dtype == DTYPE_F32 || p->x_dtype != p->w_dtype ||
       (p->y_dtype != p->x_dtype && p->y_dtype != DTYPE_F32))
     return CUDA_UNSUPPORTED;
-  if (!aligned(&in[0]) || !aligned(&in[1]) || !aligned(y)) return CUDA_UNSUPPORTED;
+  if (!view_rows_aligned(&in[0]) || !view_rows_aligned(&in[1]) || !view_rows_aligned(y))
+    return CUDA_UNSUPPORTED;
   if (!match_epilogue(p, in, &plan) || !describe(lt, p, in, y, &plan) ||
       !find_algorithm(lt, &plan, m, workspace_bytes, &out->workspace_bytes))
     return CUDA_UNSUPPORTED;

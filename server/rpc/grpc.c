@@ -71,8 +71,7 @@ bool grpc_traceparent_take(const uint8_t *value, size_t bytes,
   out[GRPC_TRACEPARENT_BYTES] = '\0';
   if (!later) return true;
   memcpy(out, "00", 2);
-  int last = value[54] <= '9' ? value[54] - '0' : value[54] - 'a' + 10;
-  out[53] = '0', out[54] = last & 1 ? '1' : '0';
+  out[53] = '0', out[54] = strchr("13579bdf", value[54]) ? '1' : '0';
   return true;
 }
 

@@ -175,13 +175,15 @@ static struct cost stack(enum dtype dtype, int32_t layers, int32_t cols, int32_t
   return predict(&graph, x, mode, seqs * length, length);
 }
 
-static struct cost product(enum dtype dtype, int64_t rows, int32_t k, int32_t n, bool gelu,
+enum behind { BEHIND_NONE, BEHIND_GELU, BEHIND_RESIDUAL };
+static struct cost product(enum dtype dtype, int64_t rows, int32_t k, int32_t n, enum behind behind,
                            enum fusion_mode mode) {
   struct graph graph;
   struct graph_maker m;
   maker_init(&m, &graph, NULL, dtype);
   int32_t y = maker_linear(&m, maker_input(&m, ROWS_TOKENS, k), n, true);
-  if (gelu) y = maker_unary(&m, OP_GELU, y);
+  if (behind == BEHIND_GELU) y = maker_unary(&m, OP_GELU, y);
+  if (behind == BEHIND_RESIDUAL) y = maker_binary(&m, OP_ADD, y, maker_input(&m, ROWS_TOKENS, n));
   return predict(&graph, y, mode, rows, rows);
 }
 
@@ -262,8 +264,8 @@ static void take_experiment(const char *line) {
     fused = gelu_sum(x, FUSION_ON), apart = gelu_sum(x, FUSION_OFF);
   } else if (!strcmp(wanted, "epilogue")) {
     int m = on_gpu ? 8192 : 1024, n = on_gpu ? 4096 : 2048;
-    fused = product(dtype, m, x, n, true, FUSION_ON).us;
-    apart = product(dtype, m, x, n, true, FUSION_OFF).us;
+    fused = product(dtype, m, x, n, BEHIND_GELU, FUSION_ON).us;
+    apart = product(dtype, m, x, n, BEHIND_GELU, FUSION_OFF).us;
     if (on_gpu && x != 4096) // measured 5 % slower there, predicted 2 %
       assert_int_equal(fused < apart, need(line, "fused_us") < need(line, "separate_us"));
   } else {
@@ -446,15 +448,16 @@ static void take_kernel(const char *line) {
   if (says(line, "work", "linear")) {
     int m = (int)need(line, "m"), k = (int)need(line, "k"), n = (int)need(line, "n");
     snprintf(what, sizeof what, "%dx%d->%d, library", m, k, n);
-    compare(what, product(DTYPE_BF16, m, k, n, false, FUSION_ON).us, need(line, "product_us"));
+    compare(what, product(DTYPE_BF16, m, k, n, BEHIND_NONE, FUSION_ON).us,
+            need(line, "product_us"));
     snprintf(what, sizeof what, "%dx%d->%d, gelu", m, k, n);
     if (m > 512 && number(line, "bias_erf_us", &us))
-      compare(what, product(DTYPE_BF16, m, k, n, true, FUSION_ON).us, us);
+      compare(what, product(DTYPE_BF16, m, k, n, BEHIND_GELU, FUSION_ON).us, us);
   } else if (says(line, "work", "few rows")) {
     int m = (int)need(line, "m"), k = (int)need(line, "k"), n = (int)need(line, "n");
     double least = fmin(need(line, "32x1"), need(line, "64x1"));
     snprintf(what, sizeof what, "%dx%d->%d, few rows, gelu", m, k, n);
-    compare(what, product(DTYPE_BF16, m, k, n, true, FUSION_ON).us, least);
+    compare(what, product(DTYPE_BF16, m, k, n, BEHIND_GELU, FUSION_ON).us, least);
   } else if (says(line, "work", "attention") && number(line, "b", &b)) {
     double slots = b;
     number(line, "slots", &slots);
@@ -488,17 +491,6 @@ static void single_kernels(void **state) {
 
 static int n_lost; // of which the model alone would choose the slower way
 
-static struct cost product_and(enum dtype dtype, int m, int k, int n, bool gelu,
-                               enum fusion_mode mode) {
-  struct graph graph;
-  struct graph_maker maker;
-  maker_init(&maker, &graph, NULL, dtype);
-  int32_t y = maker_linear(&maker, maker_input(&maker, ROWS_TOKENS, k), n, true);
-  y = gelu ? maker_unary(&maker, OP_GELU, y)
-           : maker_binary(&maker, OP_ADD, y, maker_input(&maker, ROWS_TOKENS, n));
-  return predict(&graph, y, mode, m, m);
-}
-
 static void take_shape(const char *line) {
   char x[16], y[16], behind[32], what[100];
   int n, k, m;
@@ -509,10 +501,11 @@ static void take_shape(const char *line) {
     return;
   bool gelu = !strcmp(behind, "bias,gelu");
   assert_true(gelu || !strcmp(behind, "bias,add"));
+  enum behind of = gelu ? BEHIND_GELU : BEHIND_RESIDUAL;
   enum dtype dtype = strcmp(x, "fp32") ? DTYPE_BF16 : DTYPE_F32;
-  struct cost fused = product_and(dtype, m, k, n, gelu, FUSION_ON),
-              apart = product_and(dtype, m, k, n, gelu, FUSION_OFF),
-              chosen = product_and(dtype, m, k, n, gelu, FUSION_AUTO);
+  struct cost fused = product(dtype, m, k, n, of, FUSION_ON),
+              apart = product(dtype, m, k, n, of, FUSION_OFF),
+              chosen = product(dtype, m, k, n, of, FUSION_AUTO);
   snprintf(what, sizeof what, "%dx%d->%d, %s, %s, fused", m, k, n, x, behind);
   compare(what, fused.us + rates.batch_us, fused_us);
   snprintf(what, sizeof what, "%dx%d->%d, %s, %s, apart", m, k, n, x, behind);
@@ -585,7 +578,7 @@ static struct cost byte_cost(const struct byte_case *c) {
   if (c->kind == 3) return stack(c->dtype, c->n, c->k, c->k / 64, c->mode, c->seqs, c->length);
   if (c->kind == 2)
     return attention(c->dtype, c->seqs, c->length, c->n, c->k / c->n, false, c->mode);
-  return product(c->dtype, rows, c->k, c->n, c->kind == 1, c->mode);
+  return product(c->dtype, rows, c->k, c->n, c->kind == 1 ? BEHIND_GELU : BEHIND_NONE, c->mode);
 }
 
 static void take_bytes(const char *line) {

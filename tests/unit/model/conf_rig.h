@@ -4,6 +4,7 @@
 #define UNIT_MODEL_CONF_RIG_H
 
 #include "folder.h"
+#include "weights_file.h"
 
 static char weights_path[300];
 
@@ -16,11 +17,9 @@ static inline int setup(void **state) {
       "\"table.weight\":{\"dtype\":\"F16\",\"shape\":[10,4],\"data_offsets\":[256,336]},"
       "\"up.bias\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[336,368]},"
       "\"down.bias\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[368,384]}}";
-  uint8_t bytes[2048] = {(uint8_t)strlen(header), (uint8_t)(strlen(header) >> 8)};
-  memcpy(bytes + 8, header, strlen(header));
   setup_folder(state);
   snprintf(weights_path, sizeof weights_path, "%s/w.safetensors", folder);
-  write_file(weights_path, bytes, 8 + strlen(header) + 384);
+  write_weights(weights_path, header, 384);
   return 0;
 }
 

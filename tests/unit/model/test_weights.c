@@ -1,6 +1,6 @@
 // The weight table: shapes checked against the file; synthetic data seeded, near normal, and
 // stable.
-#include "unit/conf/collect.h"
+#include "weights_file.h"
 
 #include "model/weights.h"
 
@@ -16,10 +16,8 @@ static int setup(void **state) {
       "\"layer.bias\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[24,30]},"
       "\"ids\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[30,38]},"
       "\"cube\":{\"dtype\":\"F32\",\"shape\":[1,1,1],\"data_offsets\":[38,42]}}";
-  uint8_t bytes[1024] = {(uint8_t)strlen(header), (uint8_t)(strlen(header) >> 8)};
-  memcpy(bytes + 8, header, strlen(header));
   snprintf(path, sizeof path, "%s/w.safetensors", temp_folder());
-  write_file(path, bytes, 8 + strlen(header) + 42);
+  write_weights(path, header, 42);
   return 0;
 }
 
