@@ -421,7 +421,7 @@ static void run_f32(int64_t m, int32_t n, int32_t k) {
   printf("{\"work\": \"linear fp32\", \"m\": %ld, \"n\": %d, \"k\": %d, \"lt_us\": %.2f, "
          "\"lt_tflops\": %.1f, \"picked\": \"%s\"",
          (long)m, n, k, work[0].us, flop / work[0].us / 1e6,
-         names[gemm_pick_x3(m, n, device.multiprocessors)]);
+         names[x3_pick(m, n, k, device.multiprocessors)]);
   for (int i = 0; i < KERNELS; i++) {
     const bool picked =
         i < X3_TILES || i == X3_TILES + (int)gemm_pick_simt(m, n, device.multiprocessors);

@@ -139,29 +139,6 @@ static int mma_run(const struct kernel_choice *choice, const struct kernel_call 
 const struct kernel kernel_gemm_mma = {
     .name = "gemm_mma", .op = KERNEL_LINEAR, .supports = mma_supports, .run = mma_run};
 
-// The busiest multiprocessor's tiles, in results of the largest: so much more time goes into the
-// operands of smaller ones; and so many tiles' time is lost while few are at work. From times on an
-// H200.
-enum x3_tile_size gemm_pick_x3(int64_t m, int32_t n, int sms) {
-  static const struct {
-    enum x3_tile_size tile;
-    int bm, bn;
-    double cost, lost;
-  } tiles[] = {
-      {X3_128x64, 128, 64, 1.0, 0.4}, {X3_64x64, 64, 64, 1.14, 0.5}, {X3_32x32, 32, 32, 1.52, 1.8}};
-  enum x3_tile_size best = X3_128x64;
-  double least = 0;
-  for (int i = 0; i < 3; i++) {
-    int64_t down = (m + tiles[i].bm - 1) / tiles[i].bm,
-            all = down * (((int64_t)n + tiles[i].bn - 1) / tiles[i].bn),
-            rounds = (all + sms - 1) / sms;
-    double busiest = (double)rounds + tiles[i].lost,
-           time = busiest * tiles[i].bm * tiles[i].bn * tiles[i].cost;
-    if (i == 0 || time < least) least = time, best = tiles[i].tile;
-  }
-  return best;
-}
-
 static bool x3_supports(const struct kernel_call *call) {
   return call->device->sm >= 80 && call->linear->x_dtype == DTYPE_F32 && tensor_core_operands(call);
 }
@@ -169,8 +146,8 @@ static bool x3_supports(const struct kernel_call *call) {
 static int x3_run(const struct kernel_choice *choice, const struct kernel_call *call,
                   void *workspace, struct CUstream_st *stream) {
   (void)choice, (void)workspace;
-  return gemm_tf32x3(call, gemm_pick_x3(call->m, call->linear->n, call->device->multiprocessors),
-                     stream);
+  const struct linear_problem *p = call->linear;
+  return gemm_tf32x3(call, x3_pick(call->m, p->n, p->k, call->device->multiprocessors), stream);
 }
 const struct kernel kernel_gemm_tf32x3 = {
     .name = "gemm_tf32x3", .op = KERNEL_LINEAR, .supports = x3_supports, .run = x3_run};

@@ -2,6 +2,7 @@
 #ifndef GEMM_GEMM_H
 #define GEMM_GEMM_H
 
+#include "kernels/gemm/x3_tiles.h"
 #include "kernels/kernel.h"
 
 #ifdef __cplusplus
@@ -56,9 +57,7 @@ int gemm_norm_chunk(int32_t n);
 int gemm_mma_bf16(const struct kernel_call *call, bool large, struct CUstream_st *stream);
 int gemm_mma_f16(const struct kernel_call *call, bool large, struct CUstream_st *stream);
 // fp32 on the tensor cores from sm_80 on, three products of tf32 for one. All tiles give the same
-// bits.
-enum x3_tile_size { X3_32x32, X3_64x64, X3_128x64, X3_TILES };
-enum x3_tile_size gemm_pick_x3(int64_t m, int32_t n, int sms);
+// bits; x3_pick chooses.
 int gemm_tf32x3(const struct kernel_call *call, enum x3_tile_size tile, struct CUstream_st *stream);
 // Any shape, any alignment, any mix of fp32, fp16 and bf16; fp32 arithmetic on the CUDA cores. All
 // tiles give the same bits.
