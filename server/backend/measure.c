@@ -1,6 +1,7 @@
 // Constants of the cost model. Each is the time of a plan that does one thing: an element-wise op
 // on more than the caches hold, a chain of them on less, a product with much arithmetic.
 #include "backend/meter.h"
+#include "graph/cost.h"
 
 #include <math.h>
 
@@ -163,27 +164,27 @@ static bool is_steady(const struct meter *meter, double least, double most) {
 }
 
 // One more step in a plan, beside the bytes that it moves in the cache: a GELU and a LayerNorm read
-// one matrix and write one, a sum reads two.
+// one matrix and write one, a sum reads two. The LayerNorm takes more of a launch than the others.
 static enum status measure_launch(struct meter *meter) {
   struct device_rates *rates = meter->rates;
   bool wide = is_wide(meter);
   double bytes =
              wide ? 7.0 / 3 * SMALL_ROWS * SMALL_COLS * (double)dtype_bytes(small_dtype(meter)) : 0,
-         moving = bytes / rates->cache;
+         moving = bytes / rates->cache, share = wide ? (2 * LAUNCH_PLAIN + LAUNCH_REDUCES) / 3 : 1;
   struct slope slope;
   enum status status = measure_chain(meter, OP_SCALE, 1, DTYPE_F32, FUSION_ON,
                                      wide ? SMALL_ROWS : 1, wide ? SMALL_COLS : 64, &meter->alone);
   if (status == STATUS_OK)
     status = measure_slope(meter, wide ? measure_steps : measure_tiny_steps, &slope);
   if (status == STATUS_OK && slope.each > moving && is_steady(meter, slope.least, slope.most))
-    rates->launch_us = 1e6 * (slope.each - moving);
+    rates->launch_us = 1e6 * (slope.each - moving) / share;
   return status;
 }
 
 // A step that reads and writes an eighth of the cache each, less what a step costs by itself.
 static enum status measure_cache(const struct meter *meter) {
   struct device_rates *rates = meter->rates;
-  double launch = rates->launch_us / 1e6;
+  double launch = rates->launch_us * (is_wide(meter) ? LAUNCH_PLAIN : 1) / 1e6;
   struct slope slope;
   enum status status = measure_slope(meter, measure_cached_steps, &slope);
   if (status != STATUS_OK) return status;
@@ -328,13 +329,15 @@ static double behind_product(const struct meter *meter, double alone, double bot
   return pow(pow(both, p) - pow(alone, p) + pow(memory, p), 1 / p) - memory;
 }
 
-// What a GELU takes behind a product, more than a ReLU, which the same kernel has; of few enough
-// columns of x for it to be a good part of the whole. On a GPU in 16 bits it may hide behind the
-// product and its writes all but wholly, and what little is left says nothing: then the default
-// stands.
+// What a GELU takes behind a product, more than a ReLU, which the same kernel has (a product in
+// fp32 alone, whose kernel has all); of few enough columns of x for it to be a good part of the
+// whole. On a GPU in 16 bits it may hide behind the product and its writes all but wholly, and what
+// little is left says nothing: then the default stands.
 static enum status measure_epilogue(const struct meter *meter, enum dtype dtype, double *rate) {
-  static const enum op acts[2] = {OP_RELU, OP_GELU};
   const struct device_rates *rates = meter->rates;
+  // where all products in fp32 are of one kernel, the whole epilogue hides behind nothing
+  const bool plain = is_wide(meter) && dtype == DTYPE_F32 && rates->plain_dtypes >> dtype & 1;
+  const enum op acts[2] = {plain ? OP_LINEAR : OP_RELU, OP_GELU};
   struct product_shape of = large_product(meter);
   double least[2], values = (double)of.m * of.n;
   of.k /= 8;
@@ -342,8 +345,10 @@ static enum status measure_epilogue(const struct meter *meter, enum dtype dtype,
   if (status != STATUS_OK || !(least[0] < HUGE_VAL && least[1] < HUGE_VAL)) return status;
   double bytes = ((double)of.m * of.k + (double)of.n * of.k + values) * (double)dtype_bytes(dtype),
          start = meter->alone + rates->start_us / 1e6, product = rest_of(least[0], start);
-  double found = GELU_FLOPS * values /
-                 behind_product(meter, product, product + least[1] - least[0], bytes / rates->copy);
+  double both = product + least[1] - least[0],
+         behind = plain ? rest_of(both, product)
+                        : behind_product(meter, product, both, bytes / rates->copy),
+         found = GELU_FLOPS * values / behind;
   bool credible = found < CREDIBLE * *rate && found > *rate / CREDIBLE;
   if (credible || rates->overlap <= 0) *rate = found;
   return STATUS_OK;

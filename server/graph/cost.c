@@ -4,21 +4,14 @@
 
 #include "base/log.h"
 #include "graph/expected.h"
+#include "graph/tiles.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #define US 1e6
-#define ATTENTION_TILE 128 // queries that pass over the keys and values together
-#define ATTENTION_HALF 64  // of them, that one of its two halves computes; all of them in fp32
-#define ATTENTION_FEW 2    // tiles a unit in fp32, and with fewer blocks take half a tile each;
-#define ATTENTION_FEW_START 0.8 // then it takes this share of a tile's time,
-#define ATTENTION_FEW_EACH 0.37 // and for each block of a unit this
-#define NORM_ROWS 128     // of a group of blocks that computes a product and the norm of its result
-#define NORM_BLOCKS 8     // of such a group at most
-#define NORM_START 1e-6   // seconds to finish the rows of a group, whatever it has
-#define NORM_COLUMN 15e-9 // and for each column of a block
-#define NORM_AFTER_US 1.2 // more than a row program, of the kernel that does the norm of few rows
+#define SCORES_US 1.3       // more than another product, for a tile of scores to be written
+#define NORM_AFTER_US 1.2   // more than a row program, of the kernel that does the norm of few rows
 #define POOL_WARP_COLS 1024 // a warp makes such a row (kernels/codegen/row_tile.c), else a block
 #define POOL_WARPS 8
 #define POOL_RESIDENT 2 // such blocks that a unit runs at a time
@@ -45,11 +38,6 @@ struct batch_size batch_of(int64_t n_tokens, int64_t length) {
 double traffic_at(const struct traffic_rate *rate, const struct batch_size *batch) {
   return rate->fixed + rate->per_token * (double)batch->n_tokens +
          rate->per_seq * (double)batch->n_seqs + rate->per_score * (double)batch->sum_sq;
-}
-
-static double rows_at(enum row_kind rows, const struct batch_size *batch) {
-  if (rows == ROWS_SEQS) return (double)batch->n_seqs;
-  return rows == ROWS_SCORES ? (double)batch->sum_sq : (double)batch->n_tokens;
 }
 
 // ---- bytes ----
@@ -94,101 +82,6 @@ static struct again read_again(const struct kernel_work *work, const struct devi
 }
 
 // ---- operations ----
-// In fp32, where attention does not run on what products run on.
-static bool attention_is_plain(const struct kernel_work *work, const struct device_rates *rates) {
-  return work->dtype == DTYPE_F32 && work->kind != STEP_LINEAR && rates->attention_f32 > 0;
-}
-
-static double product_rate(const struct kernel_work *work, const struct device_rates *rates) {
-  double rate =
-      rates->product[work->dtype] > 0 ? rates->product[work->dtype] : rates->product[DTYPE_F32];
-  if (attention_is_plain(work, rates)) {
-    rate = rates->attention_f32;
-  } else if (rates->units == 0 && work->kind != STEP_LINEAR) {
-    rate = rates->product[DTYPE_F32]; // a CPU's attention computes in fp32 of any dtype
-  }
-  bool own = rates->library_epilogues && work->kind == STEP_LINEAR &&
-             product_class_of(work, rates) == CLASS_OWN;
-  return own ? rate * rates->fused_product : rate;
-}
-
-// A product by tiles of its result, of the size that takes least: so many rounds of all units, each
-// as long as a tile's operations or the loading of its operands. However few rows there are, the
-// smallest tile is loaded step by step of k.
-static double tiled_seconds(const struct kernel_work *work, const struct device_rates *rates,
-                            double m) {
-  static const int32_t tiles[][2] = {{128, 192}, {128, 128}, {64, 64}, {64, 32}};
-  double best = INFINITY, unit = product_rate(work, rates) / rates->units;
-  for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
-    double rows = tiles[i][0], cols = tiles[i][1];
-    double rounds = ceil(ceil(m / rows) * ceil(work->n / cols) / rates->units);
-    double loaded =
-        (least(rows, m) + least(cols, work->n)) * work->k * (double)dtype_bytes(work->dtype);
-    best = least(best, rounds * most(2 * rows * cols * work->k / unit, loaded / rates->unit_load));
-  }
-  double start = (64 + 32) * (double)work->k * (double)dtype_bytes(work->dtype) / rates->unit_load;
-  return most(best, start);
-}
-
-// A product with a norm behind it by groups of blocks that hold whole rows between them, 128 at a
-// time. Its rows are finished while no products run.
-static double grouped_seconds(const struct kernel_work *work, const struct device_rates *rates,
-                              double m) {
-  int32_t chunk = work->n % 96 == 0 && work->n <= 768 ? 96 : 128; // as gemm_norm_chunk has it
-  double best = INFINITY, unit = product_rate(work, rates) / rates->units;
-  for (int32_t cols = chunk; cols <= 2 * chunk; cols += chunk) {
-    int32_t blocks = work->n / cols;
-    if (work->n % cols != 0 || blocks > NORM_BLOCKS || blocks > rates->units) continue;
-    double rounds = ceil(ceil(m / NORM_ROWS) / floor((double)rates->units / blocks)),
-           loaded = (double)(NORM_ROWS + cols) * work->k * (double)dtype_bytes(work->dtype);
-    best = least(
-        best, rounds * (most(2.0 * NORM_ROWS * cols * work->k / unit, loaded / rates->unit_load) +
-                        NORM_START + cols * NORM_COLUMN));
-  }
-  return best;
-}
-
-// A fused attention by tiles of queries of one head, over all keys of their sequence. A tile takes
-// as much longer, to start and to end, as if the sequence had so many keys more as it has queries.
-static double attention_seconds(const struct kernel_work *work, const struct device_rates *rates,
-                                const struct batch_size *batch) {
-  double seconds = traffic_at(&work->product_flops, batch) / product_rate(work, rates) +
-                   traffic_at(&work->softmax_flops, batch) / rates->softmax;
-  double length = (double)batch->sum_sq / most((double)batch->n_tokens, 1);
-  if (rates->units == 0 || length <= 0) return seconds;
-  bool plain = attention_is_plain(work, rates);
-  double tile = plain ? ATTENTION_HALF : ATTENTION_TILE;
-  // of a causal one, the tile on the diagonal is computed in full
-  double counted = work->causal ? (length + 1) / 2 : length,
-         keys = (work->causal ? (length + tile) / 2 : length) + tile;
-  double mean = (double)batch->n_tokens / (double)batch->n_seqs, tiles_each = ceil(mean / tile),
-         tiles = work->heads * (double)batch->n_seqs * tiles_each;
-  double one =
-      seconds * keys / counted * tile / (double)batch->n_tokens * rates->units / work->heads;
-  double blocks = work->heads * (double)batch->n_seqs * ceil(mean / (ATTENTION_HALF / 2.0));
-  if (plain && tiles < ATTENTION_FEW * rates->units)
-    return one * (ATTENTION_FEW_START + ATTENTION_FEW_EACH * ceil(blocks / rates->units));
-  // half a tile takes as long, but two of them share a unit
-  double used = ceil(mean / ATTENTION_HALF) * ATTENTION_HALF / (tiles_each * tile);
-  return most(one, one * used * ceil(tiles / rates->units));
-}
-
-static double product_seconds(const struct kernel_work *work, const struct device_rates *rates,
-                              const struct batch_size *batch) {
-  if (work->kind == STEP_ATTENTION) return attention_seconds(work, rates, batch);
-  if (work->kind == STEP_LINEAR && rates->units > 0)
-    return tiled_seconds(work, rates, rows_at(work->rows, batch));
-  return traffic_at(&work->product_flops, batch) / product_rate(work, rates);
-}
-
-static double epilogue_seconds(const struct kernel_work *work, const struct device_rates *rates,
-                               const struct batch_size *batch) {
-  double special = traffic_at(&work->epilogue_special, batch),
-         plain = traffic_at(&work->epilogue_flops, batch) - special;
-  bool exact = work->dtype == DTYPE_F32 && rates->epilogue_f32 > 0;
-  return special / (exact ? rates->epilogue_f32 : rates->epilogue) + plain / rates->vector;
-}
-
 // What a finish takes because it works on pieces, whatever it does.
 static double finish_seconds(const struct kernel_work *work, const struct device_rates *rates,
                              const struct batch_size *batch) {
@@ -222,19 +115,31 @@ static bool reads_before_it_computes(const struct kernel_work *work) {
          reduced->per_token + reduced->per_seq + reduced->per_score > 0;
 }
 
+// The scores of an unfused attention in fp32 are written when a tile is done, and no other hides
+// it.
+static bool writes_after_it_computes(const struct kernel_work *work,
+                                     const struct device_rates *rates) {
+  return rates->units > 0 && work->kind == STEP_SCORES && work->dtype == DTYPE_F32;
+}
+
 // How long memory, the product and what is behind it take together.
 static double together(double memory, double product, double rest, const struct kernel_work *work,
                        const struct device_rates *rates) {
-  if (rates->units == 0 && reads_before_it_computes(work)) return memory + product + rest;
+  if ((rates->units == 0 && reads_before_it_computes(work)) ||
+      writes_after_it_computes(work, rates))
+    return memory + product + rest;
   if (work->kind != STEP_LINEAR || rates->overlap <= 0) return most(memory, product + rest);
   double p = rates->overlap, other = memory + rest;
   return product <= 0 ? other : pow(pow(product, p) + pow(other, p), 1 / p);
 }
 
-// Kernels of an unfused attention on a GPU are no faster where the cache has what they read.
+// Kernels of an unfused attention on a GPU are no faster where the cache has what they read, but
+// for the scores in fp32.
 static double cache_rate(const struct kernel_work *work, const struct device_rates *rates) {
-  bool slow = rates->units > 0 && (work->kind == STEP_SCORES || work->kind == STEP_CONTEXT ||
-                                   work->kind == STEP_SCORES_SOFTMAX);
+  bool slow = rates->units > 0 &&
+              (work->kind == STEP_SCORES || work->kind == STEP_CONTEXT ||
+               work->kind == STEP_SCORES_SOFTMAX) &&
+              !writes_after_it_computes(work, rates);
   return slow ? least(rates->copy, rates->cache) : rates->cache;
 }
 
@@ -253,6 +158,18 @@ static void fold_sequences(const struct kernel_work *work, const struct device_r
   double at_once = each * (work->pool_cols <= POOL_WARP_COLS ? POOL_WARPS : 1),
          waves = ceil(blocks / (POOL_RESIDENT * rates->units));
   *memory = most(*memory, waves * ceil(length / at_once) * rates->start_us / US);
+}
+
+// One more kernel. A product's pipeline has to fill; of the others, those that reduce rows take
+// longer than those that read, compute and write.
+static double launch_us(const struct kernel_work *work, const struct device_rates *rates,
+                        bool starts) {
+  if (rates->units == 0) return rates->launch_us + (starts ? rates->start_us : 0);
+  if (starts)
+    return rates->launch_us + rates->start_us + (work->kind == STEP_SCORES ? SCORES_US : 0);
+  const struct traffic_rate *reduced = &work->reduced_flops;
+  bool reduces = reduced->per_token + reduced->per_seq + reduced->per_score > 0;
+  return rates->launch_us * (reduces ? LAUNCH_REDUCES : LAUNCH_PLAIN);
 }
 
 // A product with a norm behind it is one kernel, or of few rows two, with what is between them in
@@ -287,13 +204,12 @@ static struct cost price(const struct kernel_work *work, const struct device_rat
   double memory = moved > 0 ? moved / bandwidth(rates, write->expected / moved) : 0;
   memory = most(memory, passed / cache_rate(work, rates));
   double product = product_seconds(work, rates, batch),
-         rest = epilogue_seconds(work, rates, batch) + finish_seconds(work, rates, batch) +
-                vector_seconds(work, rates, batch);
+         rest = finish_seconds(work, rates, batch) + vector_seconds(work, rates, batch);
+  if (!epilogue_in_tiles(work, rates)) rest += epilogue_seconds(work, rates, batch);
   fold_sequences(work, rates, batch, &memory, &rest);
   cost.memory_us = US * memory;
   cost.compute_us = US * (product + rest);
-  bool starts = product > 0; // a pipeline that has to fill
-  cost.launch_us = work->launches * (rates->launch_us + (starts ? rates->start_us : 0));
+  cost.launch_us = work->launches * launch_us(work, rates, product > 0);
   cost.us = US * together(memory, product, rest, work, rates) + cost.launch_us;
   price_norm(work, rates, batch, memory, &cost);
   cost.bound = bound_of(&cost);

@@ -6,6 +6,11 @@
 
 #include "graph/plan.h"
 
+// Shares of launch_us that a kernel of rows takes on a GPU: one that reads, computes and writes,
+// and one that reduces rows.
+#define LAUNCH_PLAIN 0.75
+#define LAUNCH_REDUCES 1.13
+
 // A batch of n_tokens in sequences of `length` (the last one may be shorter).
 struct batch_size batch_of(int64_t n_tokens, int64_t length);
 

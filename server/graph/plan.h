@@ -105,8 +105,8 @@ struct kernel_work {
   enum dtype dtype;    // of the operands of a product or an attention
   enum row_kind rows;
   int32_t n, k;                            // product
-  int32_t heads;                           // attention
-  uint8_t y_bytes;                         // of an element of a product's result
+  int32_t heads, head_dim;                 // attention
+  uint8_t y_bytes, add_bytes;              // of an element of a product's result, of a residual
   bool causal;                             // attention
   bool exact;                              // activations of row programs: in their form for fp32
   int32_t launches;                        // 1; 0: there is no such kernel

@@ -7,7 +7,7 @@ struct device_rates device_rates_gpu(void) {
       .triad = 4.28e12,
       .copy = 4.08e12,
       .write = 3.03e12,
-      .cache = 5.8e12,
+      .cache = 6.3e12,
       .cache_bytes = 60 << 20,
       .vector = 28e12,
       .reduced = 28e12,
@@ -16,7 +16,7 @@ struct device_rates device_rates_gpu(void) {
       .softmax = 26e12,
       .attention_f32 = 28e12,
       .epilogue = 24e12,
-      .epilogue_f32 = 1.4e12,
+      .epilogue_f32 = 3.0e12,
       .library_epilogues = 1u << EPI_BIAS | 1u << EPI_ADD, // kernels/gemm/lt.h
       .fused_product = 0.92,
       .launch_us = 2.0,
@@ -37,7 +37,7 @@ struct device_rates device_rates_gpu(void) {
       .pool_row_bytes = 64 << 10, // 64 floats a thread, 256 threads
       .pool_blocks = 8,
   };
-  rates.product[DTYPE_F32] = 69e12;
+  rates.product[DTYPE_F32] = 74e12;
   rates.product[DTYPE_F16] = 770e12;
   rates.product[DTYPE_BF16] = 800e12;
   return rates;

@@ -33,12 +33,19 @@ static void row_rates(const struct step *step, struct kernel_work *work) {
     work->exact = work->exact || step->row.output_dtype[i] == DTYPE_F32;
 }
 
+// Of two residuals, the wider.
+static void add_residual(struct kernel_work *work, enum dtype dtype) {
+  uint8_t bytes = (uint8_t)dtype_bytes(dtype);
+  if (bytes > work->add_bytes) work->add_bytes = bytes;
+}
+
 static void linear_rates(const struct step *step, struct kernel_work *work) {
   const struct linear_problem *linear = &step->linear;
   rate_add(&work->product_flops, step->rows, 2.0 * linear->n * linear->k);
   for (int i = 0; i < linear->n_epilogue; i++) {
     const struct epilogue_op *op = &linear->epilogue[i];
     work->epilogue_kinds |= 1u << op->kind;
+    if (op->kind == EPI_ADD) add_residual(work, step->in[op->operand].dtype);
     bool act = op->kind == EPI_ACT;
     double flops = linear->n * (act ? activation_flops(op->act) : 1.0);
     rate_add(&work->epilogue_flops, step->rows, flops);
@@ -59,7 +66,8 @@ static void attention_rates(const struct attention_problem *problem, enum step_k
                             struct kernel_work *work) {
   double half = problem->causal && kind == STEP_ATTENTION ? 0.5 : 1, tile = 128;
   double product = 2.0 * problem->head_dim * problem->heads;
-  work->heads = problem->heads, work->causal = problem->causal;
+  work->heads = problem->heads, work->head_dim = problem->head_dim;
+  work->causal = problem->causal;
   double kv = 2.0 * problem->head_dim * problem->kv_heads * (double)dtype_bytes(problem->dtype);
   if (kind == STEP_ATTENTION) {
     work->product_flops.per_score = 2 * product * half;
@@ -255,8 +263,11 @@ static void add_node(struct planner *planner, int32_t index, struct kernel_work 
   work->norm = work->norm || (in_epilogue && def->whole_row);
   for (int i = 0; in_epilogue && def->fold && i < node->n_in; i++)
     if (in_set(planner, planner->producer[node->in[i]]) &&
-        def->fold(planner->graph, node, node->in[i], &fold) && fold.has_epilogue)
+        def->fold(planner->graph, node, node->in[i], &fold) && fold.has_epilogue) {
       work->epilogue_kinds |= 1u << fold.epilogue.kind;
+      if (fold.epilogue.kind == EPI_ADD)
+        add_residual(work, planner->graph->tensors[fold.operand].dtype);
+    }
 }
 
 // A product or an attention with nodes that are a finish of its result.

@@ -69,7 +69,7 @@ static void text_comes_back(void **state) {
 
 static void shapes_alone_leave_the_defaults(void **state) {
   (void)state;
-  static const char text[] = "fusewire rates 6\nshape 8 8 32 fp32 fp32 gelu 1 2\n";
+  static const char text[] = "fusewire rates 7\nshape 8 8 32 fp32 fp32 gelu 1 2\n";
   struct device_rates rates = facts.rates;
   assert_int_equal(device_facts_parse(text, strlen(text), &facts, NULL), STATUS_OK);
   assert_false(facts.measured);
@@ -86,21 +86,22 @@ static void what_is_not_such_a_file_changes_nothing(void **state) {
       "fusewire rates 2\n", // before finishes had
       "fusewire rates 4\n", // before launch, reduced, vector and epilogue were measured anew
       "fusewire rates 5\n", // before GPUs were measured by their graphs
-      "fusewire rates 7\n",
-      "fusewire rates 6\ncopy 1e10\n", // the others are missing
-      "fusewire rates 6\ncopy nan\n",
-      "fusewire rates 6\ncopy -1\n",
-      "fusewire rates 6\ncopy 1e300\n",
-      "fusewire rates 6\ncopy 1e10 2\n",
-      "fusewire rates 6\nspeed 1e10\n",
-      "fusewire rates 6\ncopy\n",
-      "fusewire rates 6\nshape 8 8 32 fp32 fp32 gelu 1\n",
-      "fusewire rates 6\nshape 8 8 32 fp32 fp64 gelu 1 2\n",
-      "fusewire rates 6\nshape 8 8 32 fp32 fp32 gelu 12 22", // cut short, perhaps within a number
-      "fusewire rates 6\nshape 0 8 32 fp32 fp32 gelu 1 2\n",
-      "fusewire rates 6\nshape 8 8.5 32 fp32 fp32 gelu 1 2\n", // no count
-      "fusewire rates 6\nshape 8 8 32 fp32 fp32 gelu inf 2\n",
-      "fusewire rates 6\nshape 8 8 32 fp32 fp32 "
+      "fusewire rates 6\n", // before a launch was less for what reduces no rows
+      "fusewire rates 8\n",
+      "fusewire rates 7\ncopy 1e10\n", // the others are missing
+      "fusewire rates 7\ncopy nan\n",
+      "fusewire rates 7\ncopy -1\n",
+      "fusewire rates 7\ncopy 1e300\n",
+      "fusewire rates 7\ncopy 1e10 2\n",
+      "fusewire rates 7\nspeed 1e10\n",
+      "fusewire rates 7\ncopy\n",
+      "fusewire rates 7\nshape 8 8 32 fp32 fp32 gelu 1\n",
+      "fusewire rates 7\nshape 8 8 32 fp32 fp64 gelu 1 2\n",
+      "fusewire rates 7\nshape 8 8 32 fp32 fp32 gelu 12 22", // cut short, perhaps within a number
+      "fusewire rates 7\nshape 0 8 32 fp32 fp32 gelu 1 2\n",
+      "fusewire rates 7\nshape 8 8.5 32 fp32 fp32 gelu 1 2\n", // no count
+      "fusewire rates 7\nshape 8 8 32 fp32 fp32 gelu inf 2\n",
+      "fusewire rates 7\nshape 8 8 32 fp32 fp32 "
       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
       "aaaaaaaaaaaaaaaaaaaa 1 2\n",
   };
@@ -113,7 +114,7 @@ static void what_is_not_such_a_file_changes_nothing(void **state) {
     assert_memory_equal(&before, &facts.rates, sizeof before);
     assert_int_equal(facts.shapes.n, 0);
   }
-  static const char zero[] = "fusewire rates 6\nco\0py 1\n";
+  static const char zero[] = "fusewire rates 7\nco\0py 1\n";
   assert_int_equal(device_facts_parse(zero, sizeof zero - 1, &facts, NULL),
                    STATUS_INVALID_ARGUMENT);
 }

@@ -237,6 +237,72 @@ static void a_row_takes_as_long_as_its_weights_are_loaded(void **state) {
   assert_true(cost_of(&graph, y, &rates, 1).compute_us < 0.01);
 }
 
+// A product in fp32 on a GPU goes by the tiles of its one kernel (kernels/gemm/x3_tiles.h), whose
+// epilogues hide behind nothing; its rate is that of the device.
+static void fp32_products_go_by_the_tiles_of_their_kernel(void **state) {
+  (void)state;
+  static const struct {
+    int32_t m, n, k;
+    double rows, cols, start, us; // of the tiles of the busiest of 132 units
+  } cases[] = {
+      {2048, 1536, 384, 3 * 128, 64, 3.7, 384 * 3 * 0.03},
+      {2048, 384, 384, 2 * 64, 64, 1.2, 384 * 2 * 0.0178},
+      {16, 1536, 384, 32, 32, 0, 384 * 0.0075},
+      {16384, 3072, 768, 47 * 128, 64, 3.7, 768 * 47 * 0.03},
+  };
+  for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+    struct device_rates rates = round_rates();
+    double m = cases[i / 2].m, n = cases[i / 2].n, values = cases[i / 2].rows * cases[i / 2].cols,
+           faster = i % 2 ? 2 : 1;
+    rates.units = 132, rates.plain_dtypes = 1u << DTYPE_F32, rates.epilogue_f32 = 1e12;
+    rates.product[DTYPE_F32] = faster * 74e12;
+    struct kernel_work work = {.kind = STEP_LINEAR,
+                               .dtype = DTYPE_F32,
+                               .launches = 1,
+                               .n = cases[i / 2].n,
+                               .k = cases[i / 2].k};
+    struct batch_size batch = batch_of((int64_t)m, (int64_t)m);
+    double us = cases[i / 2].start + cases[i / 2].us / faster;
+    near(work_cost(&work, &rates, &batch).compute_us, us, 1e-9, "tiles");
+    work.epilogue_flops.per_token = work.epilogue_special.per_token = 8 * n;
+    work.traffic.flops = work.epilogue_flops;
+    near(work_cost(&work, &rates, &batch).compute_us, us + values * 8 / (1e12 / 132) * 1e6, 1e-9,
+         "and a GELU for each value of a unit's tiles");
+    work.epilogue_kinds = 1u << EPI_ADD;
+    near(work_cost(&work, &rates, &batch).compute_us,
+         us + values * 8 / (1e12 / 132) * 1e6 + values * 0.28e-3, 1e-9, "and a residual");
+  }
+}
+
+// Our own kernel for 16 bits passes fp32 through registers while it computes nothing; the library
+// does not, and has smaller tiles.
+static void results_and_residuals_in_fp32_take_time_of_a_tile(void **state) {
+  (void)state;
+  struct batch_size batch = batch_of(1024, 1024); // 8 x 8 tiles of 128 x 128
+  struct device_rates rates = round_rates();
+  rates.units = 64, rates.unit_load = 1e12, rates.library_epilogues = 1u << EPI_BIAS;
+  struct kernel_work work = {.kind = STEP_LINEAR,
+                             .dtype = DTYPE_BF16,
+                             .launches = 1,
+                             .n = 1024,
+                             .k = 4096,
+                             .y_bytes = 2,
+                             .add_bytes = 2,
+                             .epilogue_kinds = 1u << EPI_ADD};
+  double product = 2.0 * 1024 * 1024 * 4096 / 100e12 * 1e6;
+  near(work_cost(&work, &rates, &batch).compute_us, product, 1e-9, "all in 16 bits");
+  work.y_bytes = 4;
+  near(work_cost(&work, &rates, &batch).compute_us, product + 128 * 128 * 4 / 40e3, 1e-9, "result");
+  work.add_bytes = 4;
+  near(work_cost(&work, &rates, &batch).compute_us,
+       product + 128 * 128 * 4 / 40e3 + 128 * 128 * 4 / 25e3, 1e-9, "and residual");
+  work.epilogue_kinds = 0, work.add_bytes = 0; // the library's
+  near(work_cost(&work, &rates, &batch).compute_us, product, 1e-9, "the library");
+  rates.units = 88; // 8 x 11 tiles of 128 x 96 fill them
+  near(work_cost(&work, &rates, &batch).compute_us, 2.0 * 128 * 96 * 4096 / 100e12 * 88 * 1e6, 1e-9,
+       "its own tiles");
+}
+
 static void bytes_and_arithmetic_of_a_product_hide_in_part(void **state) {
   (void)state;
   for (int p = 0; p <= 2; p++) {
@@ -280,13 +346,59 @@ static void attention_goes_by_tiles_of_queries(void **state) {
     double want[] = {
         2 * 128 * (512 + 128) * score, 128 * (64 + 128) * score, 128 * (256 + 128) * score,
         // its tiles are half as long: twice as many rounds; or twice as many blocks of
-        // half a tile, of which a unit has one, or two
-        4 * 64 * (512 + 64) * score, 1.17 * 64 * (64 + 64) * score, 1.54 * 64 * (256 + 64) * score};
+        // half a tile, of which a unit has one, or two, and 32 keys more instead of 64
+        4 * 64 * (512 + 48) * score, 1.2 * 64 * (64 + 32) * score, 1.57 * 64 * (256 + 32) * score};
     near(cost.compute_us, want[i], 1e-9, "tiles");
     near(cost.launch_us, 1 + 3, 1e-9, "its start");
     plan_free(plan);
     graph_deinit(&graph);
   }
+}
+
+// The kernels of an unfused attention in fp32 by tiles of 64 x 64, 100 at a time: 4 sequences of
+// 128 have 16 for each head of 64, and of the results half as many.
+static void unfused_attention_in_fp32_goes_by_tiles(void **state) {
+  (void)state;
+  struct graph graph;
+  struct graph_maker m;
+  struct device_rates rates = round_rates();
+  rates.units = 100, rates.start_us = 3, rates.attention_f32 = 10e12;
+  maker_init(&m, &graph, NULL, DTYPE_F32);
+  int32_t x[3];
+  for (int i = 0; i < 3; i++)
+    x[i] = maker_input(&m, ROWS_TOKENS, 25 * 64);
+  output_add(&graph, maker_attention(&m, x[0], x[1], x[2], 25, 0, false));
+  struct plan *plan = plan_with(&graph, FUSION_OFF, false, 1024);
+  struct batch_size batch = batch_of(512, 128);
+  struct cost steps[4], total;
+  assert_int_equal(plan->n_steps, 4);
+  assert_int_equal(plan_cost(plan, &rates, &batch, ALL, steps, &total), STATUS_OK);
+  double tile =
+      2.0 * 64 * 64 * 64 / 10e12 * 100 * 1e6; // us of one unit, for 64 of its inner columns
+  near(steps[0].compute_us, 4 * tile, 1e-9, "scores: 400 tiles");
+  near(steps[0].us, steps[0].memory_us + steps[0].compute_us + steps[0].launch_us, 1e-9,
+       "they are written afterwards");
+  near(steps[0].launch_us, 1 + 3 + 1.3, 1e-9, "their start, and the writing of a tile");
+  near(steps[3].compute_us, 2 * 2 * tile, 1e-9, "results: 200 tiles over 128 keys");
+  near(steps[3].us, fmax(steps[3].memory_us, steps[3].compute_us) + steps[3].launch_us, 1e-9,
+       "memory and arithmetic side by side");
+  plan_free(plan);
+  graph_deinit(&graph);
+}
+
+// On a GPU a step that only reads, computes and writes takes less of a launch than one with
+// reductions.
+static void small_steps_take_a_share_of_a_launch(void **state) {
+  (void)state;
+  struct batch_size batch = batch_of(1, 1);
+  struct kernel_work plain = {.kind = STEP_ROW, .launches = 1}, reduces = plain;
+  reduces.reduced_flops.per_token = 7, reduces.traffic.flops.per_token = 7;
+  struct device_rates rates = round_rates();
+  near(work_cost(&plain, &rates, &batch).launch_us, 1, 1e-9, "a CPU");
+  near(work_cost(&reduces, &rates, &batch).launch_us, 1, 1e-9, "a CPU");
+  rates.units = 100;
+  near(work_cost(&plain, &rates, &batch).launch_us, LAUNCH_PLAIN, 1e-9, "element-wise");
+  near(work_cost(&reduces, &rates, &batch).launch_us, LAUNCH_REDUCES, 1e-9, "a norm");
 }
 
 // ---- a plan's steps together ----
@@ -451,6 +563,10 @@ int main(void) {
       cmocka_unit_test(a_row_takes_as_long_as_its_weights_are_loaded),
       cmocka_unit_test(bytes_and_arithmetic_of_a_product_hide_in_part),
       cmocka_unit_test(attention_goes_by_tiles_of_queries),
+      cmocka_unit_test(unfused_attention_in_fp32_goes_by_tiles),
+      cmocka_unit_test(small_steps_take_a_share_of_a_launch),
+      cmocka_unit_test(fp32_products_go_by_the_tiles_of_their_kernel),
+      cmocka_unit_test(results_and_residuals_in_fp32_take_time_of_a_tile),
       cmocka_unit_test(small_intermediate_is_found_in_the_cache),
       cmocka_unit_test(costs_of_random_plans_agree_with_their_traffic),
   };

@@ -5,6 +5,7 @@
 #include "blocks.h"
 #include "graph/cost.h"
 #include "graph/expected.h"
+#include "kernels/gemm/x3_tiles.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -98,7 +99,7 @@ static int n_compared, n_far;
 
 static void compare(const char *what, double predicted, double measured) {
   double ratio = predicted / measured, far = ratio > 1 ? ratio : 1 / ratio;
-  printf("  %-58s measured %9.1f predicted %9.1f  %5.2f\n", what, measured, predicted, ratio);
+  printf("  %-70s measured %9.1f predicted %9.1f  %5.2f\n", what, measured, predicted, ratio);
   if (far > farthest) farthest = far;
   n_compared++, n_far += far > FAR;
 }
@@ -160,18 +161,20 @@ static void end(double most, int least_compared) {
 // ---- graphs ----
 static const struct node_attrs factor = {.factor = 1.001f, .eps = 1e-5f};
 
-static int32_t bert_layer(struct graph_maker *m, int32_t x, int32_t cols) {
-  return block_encoder_post(m, x, cols / 64, 4 * cols);
+static int32_t stack_of(struct graph_maker *m, struct graph *graph, enum dtype dtype,
+                        int32_t layers, int32_t cols, int32_t heads) {
+  maker_init(m, graph, NULL, dtype);
+  int32_t x = maker_input(m, ROWS_TOKENS, cols);
+  for (int32_t i = 0; i < layers; i++)
+    x = block_encoder_post(m, x, heads, 4 * cols);
+  return x;
 }
 
 static struct cost stack(enum dtype dtype, int32_t layers, int32_t cols, int32_t heads,
                          enum fusion_mode mode, int64_t seqs, int64_t length) {
   struct graph graph;
   struct graph_maker m;
-  maker_init(&m, &graph, NULL, dtype);
-  int32_t x = maker_input(&m, ROWS_TOKENS, cols);
-  for (int32_t i = 0; i < layers; i++)
-    x = heads * 64 == cols ? bert_layer(&m, x, cols) : block_encoder_post(&m, x, heads, 4 * cols);
+  int32_t x = stack_of(&m, &graph, dtype, layers, cols, heads);
   return predict(&graph, x, mode, seqs * length, length);
 }
 
@@ -437,7 +440,79 @@ static void encoder_stacks(void **state) {
   source = BY_DEFAULTS;
   predict_stacks(1.12, 1.1);
   source = BY_TUNE;
-  predict_stacks(1.25, 1.32);
+  predict_stacks(1.25, 1.25);
+  source = BY_DEFAULTS;
+}
+
+// ---- the steps of stacks ----
+#define REPLAY_US 2.6 // that a replay of the steps of one kind has of its own
+
+// A line of `cuda_bench_plan` is followed by those of its kinds of steps.
+static struct stack_steps {
+  struct plan *plan;
+  struct cost costs[256];
+  char what[80];
+} steps;
+
+static void take_stack(const char *line) {
+  plan_free(steps.plan), steps.plan = NULL;
+  if (!strstr(line, "\"layers\"")) return; // a model file's
+  struct graph graph;
+  struct graph_maker m;
+  struct cost total;
+  enum dtype dtype = says(line, "dtype", "bf16") ? DTYPE_BF16 : DTYPE_F32;
+  int32_t cols = (int32_t)need(line, "hidden"), tokens = (int32_t)need(line, "tokens"),
+          seqs = (int32_t)need(line, "seqs");
+  // the one ragged batch: 8, 16, .. 64 tokens
+  struct batch_size batch = batch_of(tokens, tokens / seqs);
+  if (tokens == 288) batch.sum_sq = 64 * 204;
+  enum fusion_mode mode = says(line, "fusion", "on") ? FUSION_ON : FUSION_OFF;
+  int32_t x = stack_of(&m, &graph, dtype, (int32_t)need(line, "layers"), cols, 12);
+  output_add(&graph, x);
+  steps.plan = plan_of(&graph, mode, &batch);
+  graph_deinit(&graph);
+  assert_in_range(steps.plan->n_steps, 1, 256);
+  assert_int_equal(plan_cost(steps.plan, &rates, &batch, 0xff, steps.costs, &total), STATUS_OK);
+  snprintf(steps.what, sizeof steps.what, "%d x %d, %s, %s", tokens, cols, dtype_name(dtype),
+           fusion_name(mode));
+  compare(steps.what, total.us, need(line, "us") - REPLAY_US);
+}
+
+static void take_step(const char *line) {
+  char label[64], shape[32], what[192];
+  int count, n = 0, k = 0, columns = 0;
+  double us, predicted = 0;
+  if (line[0] == '{') take_stack(line);
+  if (line[0] != ' ' || !steps.plan) return;
+  if (sscanf(line, "%63s %dx%d %d %lf", label, &k, &columns, &count, &us) != 5) {
+    k = columns = 0;
+    if (sscanf(line, "%63s %d %lf", label, &count, &us) != 3) return;
+  }
+  for (int32_t i = 0; i < steps.plan->n_steps; i++) {
+    const struct step *step = &steps.plan->steps[i];
+    bool linear = step->kind == STEP_LINEAR;
+    if (strcmp(step->label, label) != 0 || linear != (k > 0) ||
+        (linear && (step->linear.k != k || step->linear.n != columns)))
+      continue;
+    predicted += steps.costs[i].us, n++;
+  }
+  if (n != count) fail_msg("%d steps are planned as %d in %s", count, n, line);
+  shape[0] = 0;
+  if (k > 0) snprintf(shape, sizeof shape, " %dx%d", k, columns);
+  snprintf(what, sizeof what, "%s: %s%s", steps.what, label, shape);
+  compare(what, predicted / n, us - REPLAY_US / n);
+}
+
+static void steps_of_stacks(void **state) {
+  (void)state;
+  for (source = BY_DEFAULTS; source < SOURCES; source++) {
+    begin("steps of encoder stacks: us each");
+    gpu_rates();
+    n_compared = 0;
+    every_line("gpu-plan-2026-11-30-2.txt", take_step);
+    plan_free(steps.plan), steps.plan = NULL;
+    end(source == BY_TUNE ? 2.4 : 1.42, 200);
+  }
   source = BY_DEFAULTS;
 }
 
@@ -518,7 +593,7 @@ static void products_both_ways(void **state) {
   static const struct {
     double most;
     int lost;
-  } bands[SOURCES] = {{1.4, 0}, {1.5, 0}};
+  } bands[SOURCES] = {{1.22, 0}, {1.27, 0}};
   for (source = BY_DEFAULTS; source < SOURCES; source++) {
     begin("products as tune measured them, us of a batch");
     gpu_rates(); // with the products of today
@@ -529,6 +604,146 @@ static void products_both_ways(void **state) {
     end(bands[source].most, 58);
   }
   source = BY_DEFAULTS;
+}
+
+// ---- the tiles of products in fp32 ----
+static struct x3_product {
+  int64_t m;
+  int32_t n, k;
+  double us[X3_TILES], bias_us[X3_TILES];
+} x3_product; // m 0: none
+
+// Of a product whose lines are all read: the tile that is chosen is the fastest, and its time.
+static void compare_x3(void) {
+  const struct x3_product *p = &x3_product;
+  if (p->m == 0) return;
+  enum x3_tile_size tile = x3_pick(p->m, p->n, p->k, 132);
+  const struct x3_tile *of = &x3_tiles[tile];
+  char what[80];
+  snprintf(what, sizeof what, "%dx%d->%d by %d x %d", (int)p->m, p->k, p->n, of->rows, of->cols);
+  compare(what, of->start_us + p->k * x3_us_of_k(of, x3_rounds(of, p->m, p->n, 132)),
+          p->bias_us[tile]);
+  for (int i = 0; i < X3_TILES; i++)
+    if (p->us[i] < 0.98 * p->us[tile])
+      fail_msg("%s takes %.1f us, by another tile %.1f", what, p->us[tile], p->us[i]);
+}
+
+// Lines of `cuda_bench_gemm fp32`: a product, and each tile's time below it.
+static void take_x3(const char *line) {
+  static const char *const names[X3_TILES] = {"x3_32", "x3_64", "x3_128x64"};
+  struct x3_product *p = &x3_product;
+  if (strstr(line, "\"work\"")) {
+    compare_x3();
+    *p = (struct x3_product){0};
+    if (says(line, "work", "linear fp32"))
+      p->m = (int64_t)need(line, "m"), p->n = (int32_t)need(line, "n"),
+      p->k = (int32_t)need(line, "k");
+  }
+  for (int i = 0; i < X3_TILES; i++) {
+    char key[32];
+    snprintf(key, sizeof key, "\"%s\": {", names[i]);
+    const char *at = strstr(line, key);
+    if (at) p->us[i] = need(at, "us"), p->bias_us[i] = need(at, "bias_us");
+  }
+}
+
+static void tiles_of_products_in_fp32(void **state) {
+  (void)state;
+  begin("products in fp32 by tiles: us");
+  every_line("gpu-mixed-2026-11-30.txt", take_x3);
+  compare_x3();
+  end(1.1, 14);
+}
+
+// ---- what fusing gains of the shipped models, as served ----
+static int32_t cast(struct graph_maker *m, int32_t x, enum dtype dtype) {
+  return maker_node(m, OP_CAST, &x, 1, (struct node_attrs){.to = dtype});
+}
+
+// As config/models has them: inputs and outputs of all but the sentence models in fp32.
+static void shipped_graph(struct graph_maker *m, const char *name, bool narrow) {
+  int32_t cols = strncmp(name, "chain", 5) ? 768 : 4096, x, y;
+  if (!strncmp(name, "minilm", 6)) {
+    block_sentence_encoder(m, 6, 384, 12, 1536, 30522);
+    return;
+  }
+  if (!strncmp(name, "bert", 4)) {
+    block_sentence_encoder(m, 12, 768, 12, 3072, 30522);
+    return;
+  }
+  x = maker_tensor(m, TENSOR_INPUT, DTYPE_F32, ROWS_TOKENS, 0, cols);
+  if (narrow) x = cast(m, x, DTYPE_BF16);
+  if (!strncmp(name, "mlp", 3)) {
+    y = maker_binary(m, OP_ADD, x, block_mlp(m, maker_layer_norm(m, x), 3072));
+  } else if (cols == 768) {
+    y = maker_layer_norm(m, maker_binary(m, OP_ADD, x, block_attention(m, x, 12)));
+  } else {
+    y = x;
+    for (int i = 0; i < 8; i++) {
+      int32_t in[2] = {maker_node(m, OP_SCALE, &y, 1, factor), maker_weight(m, 1, cols)};
+      y = maker_node(m, OP_BIAS, in, 2, factor);
+    }
+  }
+  output_add(m->graph, narrow ? cast(m, y, DTYPE_F32) : y);
+}
+
+static double served_us(const char *name, bool narrow, const struct batch_size *batch,
+                        uint8_t outputs, enum fusion_mode mode) {
+  struct graph graph;
+  struct graph_maker m;
+  struct cost total;
+  maker_init(&m, &graph, NULL, narrow ? DTYPE_BF16 : DTYPE_F32);
+  shipped_graph(&m, name, narrow);
+  struct plan *plan = plan_of(&graph, mode, batch);
+  assert_int_equal(plan_cost(plan, &rates, batch, outputs, NULL, &total), STATUS_OK);
+  plan_free(plan);
+  graph_deinit(&graph);
+  return total.us + rates.batch_us;
+}
+
+static int n_bert;
+static bool measured_rates; // lines of a daemon with measured constants follow
+
+static void take_served(const char *line) {
+  // the batches that each line's clients made, about
+  static const struct {
+    const char *line;
+    bool narrow;
+    int64_t tokens, seqs;
+    uint8_t outputs;
+  } cases[] = {{"minilm --tokens 8..64", false, 288, 8, 2},
+               {"minilm --tokens 128", false, 2048, 16, 2},
+               {"bert-base ", false, 2048, 16, 2},
+               {"bert-base ", false, 128, 1, 2}, // the second such line
+               {"mlp --batch 256", false, 256, 256, 1},
+               {"mlp16 --batch 256", true, 256, 256, 1},
+               {"mlp16 --batch 2048", true, 2048, 2048, 1},
+               {"attention --tokens 256", false, 256, 1, 1},
+               {"attention16 --tokens 256", true, 256, 1, 1},
+               {"chain --batch 2048", false, 2048, 2048, 1},
+               {"bert16 ", true, 2048, 16, 2}};
+  double on, off;
+  const char *at = strstr(line, " on ");
+  measured_rates |= !strncmp(line, "After", 5);
+  if (measured_rates || !at || sscanf(at, " on %lf off %lf", &on, &off) != 2) return;
+  size_t i = 0, n = sizeof cases / sizeof *cases;
+  while (i < n && strncmp(line, cases[i].line, strlen(cases[i].line)) != 0)
+    i++;
+  assert_true(i < n);
+  if (!strcmp(cases[i].line, "bert-base ")) i += (size_t)n_bert++;
+  struct batch_size batch = batch_of(cases[i].tokens, cases[i].tokens / cases[i].seqs);
+  double fused = served_us(line, cases[i].narrow, &batch, cases[i].outputs, FUSION_ON),
+         unfused = served_us(line, cases[i].narrow, &batch, cases[i].outputs, FUSION_OFF);
+  compare(cases[i].line, 100 * unfused / fused, 100 * off / on);
+}
+
+static void served_models(void **state) {
+  (void)state;
+  begin("unfused over fused, as fusewire bench --ab measured it: percent");
+  gpu_rates();
+  n_compared = n_bert = 0, measured_rates = false;
+  every_line("gpu-ab-2026-11-30-3.txt", take_served);
+  end(1.15, 11);
 }
 
 // ---- bytes ----
@@ -608,9 +823,15 @@ static void bytes_by_the_cards_counters(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(experiments_on_the_gpu), cmocka_unit_test(experiments_on_the_cpu),
-      cmocka_unit_test(encoder_stacks),         cmocka_unit_test(single_kernels),
-      cmocka_unit_test(products_both_ways),     cmocka_unit_test(bytes_by_the_cards_counters),
+      cmocka_unit_test(experiments_on_the_gpu),
+      cmocka_unit_test(experiments_on_the_cpu),
+      cmocka_unit_test(encoder_stacks),
+      cmocka_unit_test(steps_of_stacks),
+      cmocka_unit_test(single_kernels),
+      cmocka_unit_test(products_both_ways),
+      cmocka_unit_test(tiles_of_products_in_fp32),
+      cmocka_unit_test(served_models),
+      cmocka_unit_test(bytes_by_the_cards_counters),
   };
   const char *path = getenv("FUSEWIRE_PREDICTIONS");
   if (path && !(predictions = fopen(path, "w"))) return 1;

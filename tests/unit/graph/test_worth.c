@@ -443,8 +443,8 @@ static void rows_of_few_sequences(void **state) {
       expect_yes(&b, h, p);
     else
       expect_no(&b, h, p, "few sequences");
-    if (c == 0) assert_true(fabs(edge(&b, h, p)->fused_cost.us - 8.9) < 0.1);
-    if (c == 0) assert_true(fabs(edge(&b, h, p)->apart_cost.us - 6.6) < 0.1);
+    if (c == 0) assert_true(fabs(edge(&b, h, p)->fused_cost.us - 8.7) < 0.1);
+    if (c == 0) assert_true(fabs(edge(&b, h, p)->apart_cost.us - 6.1) < 0.1);
     bench_end(&b);
   }
 }
