@@ -252,17 +252,15 @@ static void fp32_products_go_by_the_tiles_of_their_kernel(void **state) {
   };
   for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
     struct device_rates rates = round_rates();
-    double m = cases[i / 2].m, n = cases[i / 2].n, values = cases[i / 2].rows * cases[i / 2].cols,
-           faster = i % 2 ? 2 : 1;
+    size_t c = i / 2;
+    double m = cases[c].m, n = cases[c].n, values = cases[c].rows * cases[c].cols;
+    double faster = i % 2 ? 2 : 1;
     rates.units = 132, rates.plain_dtypes = 1u << DTYPE_F32, rates.epilogue_f32 = 1e12;
     rates.product[DTYPE_F32] = faster * 74e12;
-    struct kernel_work work = {.kind = STEP_LINEAR,
-                               .dtype = DTYPE_F32,
-                               .launches = 1,
-                               .n = cases[i / 2].n,
-                               .k = cases[i / 2].k};
+    struct kernel_work work = {
+        .kind = STEP_LINEAR, .dtype = DTYPE_F32, .launches = 1, .n = cases[c].n, .k = cases[c].k};
     struct batch_size batch = batch_of((int64_t)m, (int64_t)m);
-    double us = cases[i / 2].start + cases[i / 2].us / faster;
+    double us = cases[c].start + cases[c].us / faster;
     near(work_cost(&work, &rates, &batch).compute_us, us, 1e-9, "tiles");
     work.epilogue_flops.per_token = work.epilogue_special.per_token = 8 * n;
     work.traffic.flops = work.epilogue_flops;

@@ -708,20 +708,20 @@ static void take_served(const char *line) {
   // the batches that each line's clients made, about
   static const struct {
     const char *line;
-    bool narrow;
     int64_t tokens, seqs;
     uint8_t outputs;
-  } cases[] = {{"minilm --tokens 8..64", false, 288, 8, 2},
-               {"minilm --tokens 128", false, 2048, 16, 2},
-               {"bert-base ", false, 2048, 16, 2},
-               {"bert-base ", false, 128, 1, 2}, // the second such line
-               {"mlp --batch 256", false, 256, 256, 1},
-               {"mlp16 --batch 256", true, 256, 256, 1},
-               {"mlp16 --batch 2048", true, 2048, 2048, 1},
-               {"attention --tokens 256", false, 256, 1, 1},
-               {"attention16 --tokens 256", true, 256, 1, 1},
-               {"chain --batch 2048", false, 2048, 2048, 1},
-               {"bert16 ", true, 2048, 16, 2}};
+    bool narrow;
+  } cases[] = {{"minilm --tokens 8..64", 288, 8, 2, false},
+               {"minilm --tokens 128", 2048, 16, 2, false},
+               {"bert-base ", 2048, 16, 2, false},
+               {"bert-base ", 128, 1, 2, false}, // the second such line
+               {"mlp --batch 256", 256, 256, 1, false},
+               {"mlp16 --batch 256", 256, 256, 1, true},
+               {"mlp16 --batch 2048", 2048, 2048, 1, true},
+               {"attention --tokens 256", 256, 1, 1, false},
+               {"attention16 --tokens 256", 256, 1, 1, true},
+               {"chain --batch 2048", 2048, 2048, 1, false},
+               {"bert16 ", 2048, 16, 2, true}};
   double on, off;
   const char *at = strstr(line, " on ");
   measured_rates |= !strncmp(line, "After", 5);
