@@ -320,13 +320,12 @@ static enum status measure_fused(const struct meter *meter) {
 }
 
 // Seconds of work behind a product that takes `alone` without it and `both` with it. On a GPU part
-// of it hides behind the arithmetic, as the memory traffic, `memory` seconds, does (graph/cost.c):
-// what it takes is more than what it adds.
-static double behind_product(const struct meter *meter, double alone, double both, double memory) {
+// of it hides behind the arithmetic (graph/cost.c): what it takes is more than what it adds.
+static double behind_product(const struct meter *meter, double alone, double both) {
   double p = meter->rates->overlap, least = LEAST_SHARE * alone;
-  if (both < alone + least) both = alone + least;
-  if (p <= 0) return both - alone;
-  return pow(pow(both, p) - pow(alone, p) + pow(memory, p), 1 / p) - memory;
+  if (p <= 0) return both < alone + least ? least : both - alone;
+  if (both < alone + least) return 0; // all of it hides
+  return pow(pow(both, p) - pow(alone, p), 1 / p);
 }
 
 // What a GELU takes behind a product, more than a ReLU, which the same kernel has (a product in
@@ -343,13 +342,11 @@ static enum status measure_epilogue(const struct meter *meter, enum dtype dtype,
   of.k /= 8;
   enum status status = measure_acts(meter, dtype, &of, acts, least);
   if (status != STATUS_OK || !(least[0] < HUGE_VAL && least[1] < HUGE_VAL)) return status;
-  double bytes = ((double)of.m * of.k + (double)of.n * of.k + values) * (double)dtype_bytes(dtype),
-         start = meter->alone + rates->start_us / 1e6, product = rest_of(least[0], start);
+  double start = meter->alone + rates->start_us / 1e6, product = rest_of(least[0], start);
   double both = product + least[1] - least[0],
-         behind = plain ? rest_of(both, product)
-                        : behind_product(meter, product, both, bytes / rates->copy),
+         behind = plain ? rest_of(both, product) : behind_product(meter, product, both),
          found = GELU_FLOPS * values / behind;
-  bool credible = found < CREDIBLE * *rate && found > *rate / CREDIBLE;
+  bool credible = behind > 0 && found < CREDIBLE * *rate && found > *rate / CREDIBLE;
   if (credible || rates->overlap <= 0) *rate = found;
   return STATUS_OK;
 }

