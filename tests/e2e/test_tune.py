@@ -63,7 +63,7 @@ class TuneTest(unittest.TestCase):
             self.assertIn(words, self.tuned.stdout)
         with open(self.path()) as file:
             first, *lines = file.read().splitlines()
-        self.assertEqual(first, "fusewire rates 6")
+        self.assertEqual(first, "fusewire rates 7")
         words = [line.split() for line in lines]
         values = {name: float(rest[0]) for name, *rest in words if name != "shape"}
         self.assertEqual(set(values), FIELDS)
@@ -92,7 +92,7 @@ class TuneTest(unittest.TestCase):
             self.assertEqual(edge["fused"], fused_us < apart_us, edge)
 
     def test_a_broken_file_is_left_aside(self):
-        for text in ("fusewire rates 1\ncopy 1e10\n", "fusewire rates 5\n", "fusewire rates 6\ncopy 1e10\n", "\0" * 5000, ""):
+        for text in ("fusewire rates 1\ncopy 1e10\n", "fusewire rates 6\n", "fusewire rates 7\ncopy 1e10\n", "\0" * 5000, ""):
             self.keep(text)
             found, errors = self.explained()
             self.assertFalse(found["device"]["measured"], text[:40])
