@@ -23,7 +23,8 @@ struct kernel_device {
 int kernel_device_query(struct kernel_device *out);
 
 enum kernel_op { KERNEL_LINEAR, KERNEL_LINEAR_NORM, KERNEL_ATTENTION };
-// One product or attention with its operands, as linear_run and attention_run have them. Of a
+// One product or attention with its operands, as linear_run and attention_run have them; what
+// EPI_SAVE of a product's list writes is in out[1 ..]. Of a
 // product with a norm behind it, out[0] is y and out[1], where it is wanted, the sum; y must not
 // overlap an input, but may be EPI_ADD's operand where the sum is not wanted.
 struct kernel_call {

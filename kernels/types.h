@@ -148,13 +148,30 @@ enum epilogue_kind {
   EPI_SCALE, // * imm
   EPI_ADD,   // + operand[m, n] (residual)
   EPI_MUL,   // * operand[m, n] (gate)
+  // What a finish comes to where products run lists alone (kernels/finish_list.h); never in a plan.
+  EPI_ADD_SPREAD, // + imm * operand, with one rounding; the operand is spread as `act` says
+  EPI_MUL_SPREAD, // * operand, likewise
+  EPI_ROUND,      // to the dtype in `act` and back
+  EPI_SAVE,       // the value as it stands is a result too: into out[operand], [m, n]
+};
+enum epilogue_spread {
+  SPREAD_NONE,    // [m, n]
+  SPREAD_ROWS,    // [n]: one value a column, the same for all rows
+  SPREAD_COLUMNS, // [m, 1]: one value a row
+  SPREAD_ALL,     // one value
 };
 #define EPILOGUE_MAX 8
 struct epilogue_op {
-  uint8_t kind, act;
-  uint8_t operand; // EPI_BIAS, EPI_ADD, EPI_MUL: position among the step's inputs
+  uint8_t kind, act; // act: enum activation, epilogue_spread or dtype, by kind
+  // Position among the step's inputs (EPI_SAVE: outputs); of those without an operand not looked
+  // at.
+  uint8_t operand;
   float imm;
 };
+// Does the operation read an operand among the inputs?
+static inline bool epilogue_reads(uint8_t kind) {
+  return kind != EPI_ACT && kind != EPI_SCALE && kind != EPI_ROUND && kind != EPI_SAVE;
+}
 struct linear_problem {
   int32_t n, k;
   enum dtype x_dtype, w_dtype, y_dtype;

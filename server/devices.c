@@ -48,8 +48,8 @@ static bool same_plans(const struct device_caps *one, const struct device_caps *
   return a->row_chains == b->row_chains && a->tile_rows == b->tile_rows &&
          a->tile_bytes == b->tile_bytes && a->epilogue_kinds == b->epilogue_kinds &&
          a->epilogue_max == b->epilogue_max && a->product_finish == b->product_finish &&
-         a->attention_finish == b->attention_finish && a->pool_before == b->pool_before &&
-         a->product_norm_dtypes == b->product_norm_dtypes &&
+         a->attention_finish == b->attention_finish && a->finish_lists == b->finish_lists &&
+         a->pool_before == b->pool_before && a->product_norm_dtypes == b->product_norm_dtypes &&
          memcmp(a->product_norm, b->product_norm, sizeof a->product_norm) == 0 &&
          memcmp(a->dtype_ok, b->dtype_ok, sizeof a->dtype_ok) == 0;
 }

@@ -18,7 +18,7 @@ struct gemm_op {
   int kind, act;
   float imm;
   enum dtype dtype;
-  const void *operand; // EPI_BIAS: [n]; EPI_ADD, EPI_MUL: [m, n]
+  const void *operand; // EPI_BIAS: [n]; EPI_ADD, EPI_MUL: [m, n]; EPI_SAVE: written
   int64_t stride;
 };
 struct gemm_epilogue {
@@ -198,6 +198,85 @@ epilogue_element(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t
   }
 }
 
+// ---- what the common lists have not ----
+static __device__ __forceinline__ float epilogue_spread_one(const gemm_op &op, float v, float b) {
+  return op.kind == EPI_ADD_SPREAD ? __fmaf_rn(op.imm, b, v) : v * b;
+}
+
+static __device__ __forceinline__ float epilogue_round(float v, int dtype) {
+  return dtype == DTYPE_BF16 ? __bfloat162float(__float2bfloat16(v))
+                             : __half2float(__float2half(v));
+}
+
+// Where the operand's value for an element lies.
+static __device__ __forceinline__ int64_t epilogue_spread_at(const gemm_op &op, int64_t row,
+                                                             int col) {
+  return (op.act == SPREAD_NONE || op.act == SPREAD_COLUMNS ? row * op.stride : 0) +
+         (op.act <= SPREAD_ROWS ? col : 0);
+}
+
+// A pair of an operand's values; one for both where it has one for the row, or for all.
+template <class T>
+static __device__ __forceinline__ float2 epilogue_spread_pair(const gemm_op &op, int64_t row,
+                                                              int col) {
+  const int64_t at = epilogue_spread_at(op, row, col);
+  if (op.act <= SPREAD_ROWS)
+    return op.dtype == DTYPE_F32 ? load_pair<float>(op.operand, at) : load_pair<T>(op.operand, at);
+  const float b = load_one(op.operand, at, op.dtype);
+  return make_float2(b, b);
+}
+
+template <class T, int N>
+static __device__ __forceinline__ void
+epilogue_spread(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int64_t r = row + 8 * half;
+    float2 b[N / 4];
+#pragma unroll
+    for (int j = 0; j < N / 4; j++) {
+      b[j] = make_float2(0.0f, 0.0f);
+      if (r < rows && col + 8 * j < cols) b[j] = epilogue_spread_pair<T>(op, r, col + 8 * j);
+    }
+#pragma unroll
+    for (int j = 0; j < N / 4; j++) {
+      float &x = v[4 * j + 2 * half], &y = v[4 * j + 2 * half + 1];
+      x = epilogue_spread_one(op, x, b[j].x), y = epilogue_spread_one(op, y, b[j].y);
+    }
+  }
+}
+
+// The values as they stand into a result of their own.
+static __device__ __forceinline__ gemm_output epilogue_saved(const gemm_op &op, int cols) {
+  return gemm_output{(void *)op.operand, op.stride, cols, op.dtype, true};
+}
+
+template <int N>
+static __device__ __forceinline__ void epilogue_save(const gemm_op &op, const float (&v)[N],
+                                                     int64_t row, int col, int64_t rows, int cols) {
+  const gemm_output out = epilogue_saved(op, cols);
+#pragma unroll
+  for (int i = 0; i < N / 2; i++) {
+    const int64_t r = row + (i & 1) * 8;
+    const int c = col + i / 2 * 8;
+    if (r < rows && c < cols) store_pair(out, v[2 * i], v[2 * i + 1], r, c);
+  }
+}
+
+template <class T, int N>
+static __device__ __forceinline__ void
+epilogue_op_rare(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
+  if (op.kind == EPI_SAVE) {
+    epilogue_save(op, v, row, col, rows, cols);
+  } else if (op.kind == EPI_ROUND) {
+#pragma unroll
+    for (int j = 0; j < N; j++)
+      v[j] = epilogue_round(v[j], op.act);
+  } else {
+    epilogue_spread<T>(op, v, row, col, rows, cols);
+  }
+}
+
 // Any but an activation.
 template <class T, int N>
 static __device__ __forceinline__ void
@@ -212,6 +291,8 @@ epilogue_op_plain(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_
 #pragma unroll
     for (int j = 0; j < N; j++)
       v[j] *= op.imm;
+  } else if (op.kind > EPI_MUL) {
+    epilogue_op_rare<T>(op, v, row, col, rows, cols);
   } else if (wide) {
     epilogue_element<float>(op, v, row, col, rows, cols);
   } else {
@@ -235,7 +316,9 @@ template <class T>
 static __device__ __forceinline__ void epilogue_prefetch(const gemm_op &op, int64_t row, int col,
                                                          int width, int64_t rows, int cols) {
 #if __CUDA_ARCH__ >= 900
-  if ((op.kind != EPI_ADD && op.kind != EPI_MUL) || row >= rows || col >= cols) return;
+  const bool elements = op.kind == EPI_ADD || op.kind == EPI_MUL ||
+                        (op.kind == EPI_ADD_SPREAD && op.act == SPREAD_NONE);
+  if (!elements || row >= rows || col >= cols) return;
   const int size = op.dtype == DTYPE_F32 ? 4 : (int)sizeof(T);
   const char *from = (const char *)op.operand + (row * op.stride + col) * size;
   const int bytes = (cols - col < width ? cols - col : width) * size / 16 * 16;

@@ -21,8 +21,8 @@ static inline void gemm_fill_epilogue(const struct kernel_call *call, struct gem
     const struct epilogue_op *from = &p->epilogue[i];
     gemm_op *to = &e->op[i];
     *to = gemm_op{from->kind, from->act, from->imm, DTYPE_F32, nullptr, 0};
-    if (from->kind == EPI_ACT || from->kind == EPI_SCALE) continue;
-    const struct view *v = &call->in[from->operand];
+    if (!epilogue_reads(from->kind) && from->kind != EPI_SAVE) continue;
+    const struct view *v = &(from->kind == EPI_SAVE ? call->out : call->in)[from->operand];
     to->dtype = v->dtype, to->operand = v->data, to->stride = v->stride;
   }
   *act = ACT_NONE;

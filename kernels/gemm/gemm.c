@@ -57,11 +57,13 @@ static bool tensor_core_operands(const struct kernel_call *call) {
   if (!view_rows_aligned(&call->in[0]) || !view_rows_aligned(&call->in[1])) return false;
   for (int i = 0; i < p->n_epilogue; i++) {
     const struct epilogue_op *op = &p->epilogue[i];
-    if (op->kind == EPI_ACT || op->kind == EPI_SCALE) continue;
-    const struct view *v = &call->in[op->operand];
+    if (!epilogue_reads(op->kind) && op->kind != EPI_SAVE) continue;
+    const struct view *v = &(op->kind == EPI_SAVE ? call->out : call->in)[op->operand];
     if (v->dtype != DTYPE_F32 && v->dtype != p->x_dtype) return false;
-    if (p->n % 2 != 0 || (uintptr_t)v->data % 8 != 0 ||
-        (op->kind != EPI_BIAS && v->stride % 2 != 0))
+    bool singly = (op->kind == EPI_ADD_SPREAD || op->kind == EPI_MUL_SPREAD) &&
+                  op->act >= SPREAD_COLUMNS; // one value at a time, from anywhere
+    if (p->n % 2 != 0 || (!singly && (uintptr_t)v->data % 8 != 0) ||
+        (op->kind != EPI_BIAS && !singly && v->stride % 2 != 0))
       return false;
   }
   return call->m <= INT32_MAX / 2; // a copy's coordinates are 32 bits

@@ -61,6 +61,13 @@ static __device__ __forceinline__ void finish(const simt_args &a, float v, int64
       v *= op.imm;
     else if (op.kind == EPI_ADD)
       v += load_one(op.operand, row * op.stride + col, op.dtype);
+    else if (op.kind == EPI_SAVE)
+      store_one((void *)op.operand, row * op.stride + col, v, op.dtype);
+    else if (op.kind == EPI_ROUND)
+      v = epilogue_round(v, op.act);
+    else if (op.kind > EPI_MUL)
+      v = epilogue_spread_one(op, v,
+                              load_one(op.operand, epilogue_spread_at(op, row, col), op.dtype));
     else
       v *= load_one(op.operand, row * op.stride + col, op.dtype);
   }
@@ -254,8 +261,8 @@ int gemm_simt_tile(const struct kernel_call *call, enum simt_tile_size tile,
   for (int i = 0; i < a.n_ops; i++) {
     const struct epilogue_op *from = &p->epilogue[i];
     a.op[i] = gemm_op{from->kind, from->act, from->imm, DTYPE_F32, nullptr, 0};
-    if (from->kind == EPI_ACT || from->kind == EPI_SCALE) continue;
-    const struct view *v = &in[from->operand];
+    if (!epilogue_reads(from->kind) && from->kind != EPI_SAVE) continue;
+    const struct view *v = &(from->kind == EPI_SAVE ? call->out : in)[from->operand];
     a.op[i].dtype = v->dtype, a.op[i].operand = v->data, a.op[i].stride = v->stride;
   }
   const bool vector = p->k % 4 == 0 && p->x_dtype == DTYPE_F32 && p->w_dtype == DTYPE_F32 &&

@@ -40,14 +40,49 @@
 
 #include "kernels/gemm/gemm_sm90_deferred.cuh"
 
+// The next part of a finished tile comes to where the first one was.
+template <class C>
+static __device__ __forceinline__ void gemm_rotate(float (&d)[C::HALVES][C::BN / 2]) {
+#pragma unroll
+  for (int i = 0; i + 1 < C::PARTS; i++)
+#pragma unroll
+    for (int j = 0; j < 32; j++)
+      d[i % C::HALVES][i / C::HALVES * 32 + j] =
+          d[(i + 1) % C::HALVES][(i + 1) / C::HALVES * 32 + j];
+}
+
+// All parts of a tile by a list of operations. The code for any operation is long: once for every
+// part it does not stay in the instruction cache, and a tile takes three times as long.
+template <class C>
+static __device__ __forceinline__ void gemm_finish_any(float (&d)[C::HALVES][C::BN / 2],
+                                                       const gemm_args &args, uint32_t boxes,
+                                                       int64_t row0, int col0) {
+  const float2 none[8] = {}; // the bias is in the list
+#pragma unroll 1
+  for (int i = 0; i < C::PARTS; i++) {
+    const int h = i % C::HALVES, c = i / C::HALVES, col = col0 + c * 64;
+    if (row0 - threadIdx.x / 32 % 4 * 16 + h * 64 < args.m && col < args.n) {
+      float v[32];
+#pragma unroll
+      for (int j = 0; j < 32; j++)
+        v[j] = d[0][j];
+      gemm_write<C, GEMM_ACT_ANY>(v, args, none, boxes + (h * C::PARTS_N + c) * 2048, row0 + h * 64,
+                                  col);
+    }
+    gemm_rotate<C>(d);
+  }
+}
+
 // A warp's part of a finished tile: epilogue, boxes, and off to memory. `bias`: that of the first
 // 64 columns, here already; row0, col0: its first row, the tile's first column.
 template <class C, int ACT>
 static __device__ __forceinline__ void
 gemm_finish(float (&d)[C::HALVES][C::BN / 2], const gemm_args &args, const CUtensorMap *map_y,
             float2 (&bias)[2][8], uint32_t bias_at, uint32_t boxes, int64_t row0, int col0) {
+  if constexpr (ACT == GEMM_ACT_ANY) gemm_finish_any<C>(d, args, boxes, row0, col0);
 #pragma unroll
-  for (int i = 0; i < C::PARTS; i++) { // 64 columns of all rows, then the next 64
+  for (int i = 0; i < C::PARTS && ACT != GEMM_ACT_ANY;
+       i++) { // 64 columns of all rows, then the next
     const int h = i % C::HALVES, c = i / C::HALVES, col = col0 + c * 64;
     if (row0 - threadIdx.x / 32 % 4 * 16 + h * 64 < args.m && col < args.n) {
       float v[32];

@@ -68,6 +68,19 @@ static __device__ __forceinline__ gemm_output small_output(const gemm_args &a) {
   return gemm_output{a.y, a.y_stride, a.n, a.y_dtype, a.y_pairs};
 }
 
+template <class T>
+static __device__ __forceinline__ void small_op_rare(const gemm_op &op, float &x, float &y,
+                                                     int64_t row, int col, int cols) {
+  if (op.kind == EPI_SAVE) {
+    store_pair(epilogue_saved(op, cols), x, y, row, col);
+  } else if (op.kind == EPI_ROUND) {
+    x = epilogue_round(x, op.act), y = epilogue_round(y, op.act);
+  } else {
+    const float2 b = epilogue_spread_pair<T>(op, row, col);
+    x = epilogue_spread_one(op, x, b.x), y = epilogue_spread_one(op, y, b.y);
+  }
+}
+
 // This block's share of the tile's rows, from the partial sums of every block of the cluster.
 template <class C>
 static __device__ __forceinline__ void small_finish_split(const gemm_args &args, uint32_t partial,
@@ -98,6 +111,11 @@ static __device__ __forceinline__ void small_finish_split(const gemm_args &args,
       const int64_t row = row0 + row_of(p);
       const int col = col0 + col_of(p);
       float2 b = make_float2(op.imm, op.imm);
+      if (op.kind > EPI_MUL) {
+        if (row < args.m && col < args.n)
+          small_op_rare<T>(op, v[2 * p], v[2 * p + 1], row, col, args.n);
+        continue;
+      }
       if (op.kind != EPI_SCALE) {
         if (row >= args.m || col >= args.n) continue;
         const int64_t at = (op.kind == EPI_BIAS ? 0 : row * op.stride) + col;

@@ -62,7 +62,8 @@ static enum status measure_finish(const struct meter *meter, bool attention, dou
 enum status measure_finishes(const struct meter *meter) {
   const struct plan_caps *caps = &meter->backend->caps(meter->device)->plan;
   enum status status = STATUS_OK;
-  if (caps->product_finish) status = measure_finish(meter, false, &meter->rates->finish);
+  if (caps->product_finish && !caps->finish_lists)
+    status = measure_finish(meter, false, &meter->rates->finish);
   if (status == STATUS_OK && caps->attention_finish)
     status = measure_finish(meter, true, &meter->rates->attention_finish);
   return status;

@@ -13,6 +13,7 @@
 //     tensor again, next to what they could have been one program with.
 #include "base/log.h"
 #include "graph/planner.h"
+#include "kernels/finish_list.h"
 
 #include <string.h>
 
@@ -227,6 +228,14 @@ static int operands_of(const struct group *group) {
   return group->kind == GROUP_LINEAR ? 2 + group->n_epilogue : 3;
 }
 
+// Can the device's kernel do it? Only how long the group's own list is counts: it stands before.
+static bool device_can(const struct planner *planner, const struct group *group,
+                       const struct row_program *program) {
+  struct linear_problem problem = {.n_epilogue = group->n_epilogue};
+  return group->kind != GROUP_LINEAR || !planner->caps->finish_lists ||
+         finish_as_list(program, 0, &problem);
+}
+
 // Puts the nodes into the group; false, and they are out again, when the program does not fit.
 static bool join(struct search *s) {
   struct planner *planner = s->planner;
@@ -243,7 +252,8 @@ static bool join(struct search *s) {
   group->n_nodes += s->n, group->n_finish = s->n;
   bool fits = group->n_nodes <= STEP_MAX_NODES &&
               planner_finish_program(planner, group, &builder, &program) &&
-              operands_of(group) + program.n_inputs - 1 <= STEP_MAX_IN;
+              operands_of(group) + program.n_inputs - 1 <= STEP_MAX_IN &&
+              device_can(planner, group, &program);
   if (fits) return true;
   for (int i = 0; i < s->n; i++)
     planner->next[s->nodes[i]] = planner->group_of[s->nodes[i]] = -1;

@@ -97,8 +97,13 @@ static void live_values(const struct row_program *program, struct kernel_work *w
       work->row_passes ? (double)program->n_regs * program->cols * (double)sizeof(float) : 0;
 }
 
+// A finish is for kernels of our own.
+#define NOT_OF_A_LIBRARY (1u << EPI_SAVE)
+
 static void finish_rates(const struct step *step, struct kernel_work *work) {
-  if (step->finish.n_insts > 0) rate_add(&work->finish_values, step->rows, step->finish.cols);
+  if (step->finish.n_insts == 0) return;
+  rate_add(&work->finish_values, step->rows, step->finish.cols);
+  if (step->kind == STEP_LINEAR) work->epilogue_kinds |= NOT_OF_A_LIBRARY;
 }
 
 struct kernel_work step_work(const struct step *step) {
@@ -278,6 +283,7 @@ static void add_finish(const struct planner *planner, const struct node_set *set
     if (!planner->finishes[set->nodes[i]]) continue;
     const struct tensor *out = &planner->graph->tensors[planner->nodes[set->nodes[i]].out];
     rate_add(&work->finish_values, out->rows, out->cols);
+    if (work->kind == STEP_LINEAR) work->epilogue_kinds |= NOT_OF_A_LIBRARY;
     return;
   }
 }

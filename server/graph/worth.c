@@ -64,10 +64,10 @@ struct both_ways {
 };
 
 // ---- epilogues ----
-// A row op that reads the last result of the group, and nothing else does: it will run after the
-// product, whatever is in the epilogue.
-static int32_t follower_of(const struct planner *planner, const struct group *group) {
-  int32_t tensor = group->out[0], first = planner->reader_start[tensor];
+// A row op that reads the last result, and nothing else does: it will run after the product,
+// whatever is in the epilogue.
+static int32_t follower_of(const struct planner *planner, int32_t tensor) {
+  int32_t first = planner->reader_start[tensor];
   if (planner->wanted[tensor] || planner->reader_start[tensor + 1] - first != 1) return -1;
   int32_t reader = planner->readers[first];
   const struct node *node = &planner->nodes[reader];
@@ -133,7 +133,7 @@ static const struct measured_shape *measured(const struct planner *planner,
 }
 
 int planner_epilogue_worth(struct planner *planner, const struct group *group, const char **why) {
-  int32_t nodes[STEP_MAX_NODES], follower = follower_of(planner, group);
+  int32_t nodes[STEP_MAX_NODES], follower = follower_of(planner, group->out[0]);
   int n = 0, best = 1;
   double best_us = 0;
   const struct measured_shape *shape = measured(planner, group);
@@ -161,20 +161,45 @@ int planner_epilogue_worth(struct planner *planner, const struct group *group, c
 }
 
 // ---- finishes ----
+static bool is_among(const struct node_set *set, int32_t node) {
+  for (int i = 0; i < set->n; i++)
+    if (set->nodes[i] == node) return true;
+  return false;
+}
+
+// The row op that goes on with what the finish makes, where it makes one thing for that op alone
+// and the product's own result is for nobody else: without the finish all would be one row kernel.
+static int32_t follower_of_finish(const struct planner *planner, const struct group *group,
+                                  const struct node_set *finish) {
+  int32_t follower = -1;
+  for (int i = -1; i < finish->n; i++) {
+    int32_t tensor = i < 0 ? group->out[0] : planner->nodes[finish->nodes[i]].out;
+    if (planner->wanted[tensor]) return -1;
+    for (int32_t r = planner->reader_start[tensor]; r < planner->reader_start[tensor + 1]; r++) {
+      if (is_among(finish, planner->readers[r])) continue;
+      if (follower >= 0 || follower_of(planner, tensor) < 0) return -1;
+      follower = planner->readers[r];
+    }
+  }
+  return follower;
+}
+
 const char *planner_finish_worth(struct planner *planner, const struct group *group,
                                  const struct node_set *finish) {
-  struct node_set product = {.n = 0}, all, none = {.n = 0};
+  struct node_set product = {.n = 0}, all, rest = *finish, then = {.n = 0};
   struct both_ways apart, fused;
+  int32_t follower = follower_of_finish(planner, group, finish);
   node_set_group(planner, group, &product);
   all = product;
   for (int i = 0; i < finish->n; i++)
     node_set_add(&all, finish->nodes[i]);
-  double apart_us = us_with(planner, &product, finish, &apart);
-  double fused_us = us_with(planner, &all, &none, &fused);
+  if (follower >= 0) node_set_add(&rest, follower), node_set_add(&then, follower);
+  double apart_us = us_with(planner, &product, &rest, &apart);
+  double fused_us = us_with(planner, &all, &then, &fused);
   if (fused_us <= apart_us * (1 + ALIKE)) return NULL;
   struct kernel_work in_rows = fused.works[0]; // as if pieces were no slower than rows
   in_rows.finish_values = (struct traffic_rate){0};
-  return cost_of(planner, &in_rows).us <= apart_us * (1 + ALIKE)
+  return cost_of(planner, &in_rows).us + fused.second.us <= apart_us * (1 + ALIKE)
              ? why_not[WHY_FINISH]
              : why_not_in_epilogue(planner, &apart, &fused);
 }

@@ -5,6 +5,7 @@
 #include "backend/cuda/programs.h"
 #include "backend/cuda/weights.h"
 #include "base/log.h"
+#include "kernels/finish_list.h"
 
 #include <stdlib.h>
 
@@ -15,6 +16,8 @@ void cuda_plan_caps(const struct device *device, struct plan_caps *out) {
           1u << EPI_BIAS | 1u << EPI_ACT | 1u << EPI_SCALE | 1u << EPI_ADD | 1u << EPI_MUL,
       .epilogue_max = EPILOGUE_MAX,
       .vectors_as_compute = true,
+      .product_finish = true,
+      .finish_lists = true,
       .pool_before = true,
       // The kernel takes more widths (gemm_norm_chunk); this one was faster than two kernels.
       .product_norm = {{384, 384}},
@@ -67,6 +70,15 @@ static enum status bind_all_weights(struct bound_plan *bound, const struct weigh
 }
 
 // ---- the plan ----
+static void bind_step(struct bound_step *b, const struct step *step) {
+  b->step = step;
+  if (step->kind != STEP_LINEAR) return;
+  b->linear = step->linear;
+  if (step->finish.n_insts == 0) return;
+  bool listed = finish_as_list(&step->finish, step->finish_in, &b->linear);
+  FW_ASSERT(listed); // plan_caps.finish_lists: no other is planned
+}
+
 static enum status bound_alloc(struct device *device, const struct plan *plan,
                                struct bound_plan **out, struct error *err) {
   size_t n = (size_t)plan->n_steps + 1, operands = (size_t)count_weight_operands(plan) + 1;
@@ -92,7 +104,7 @@ enum status cuda_load(struct device *device, const struct plan *plan,
   status = bound_alloc(device, plan, &bound, err);
   if (status == STATUS_OK) {
     for (int32_t i = 0; i < plan->n_steps; i++)
-      bound->steps[i].step = &plan->steps[i];
+      bind_step(&bound->steps[i], &plan->steps[i]);
     bucket_set_make(plan, plan->n_steps > 0 ? BUCKET_GRAPH_TOKENS : 0, &bound->buckets);
     status = bind_all_weights(bound, weights, err);
   }

@@ -24,7 +24,7 @@ static void ask(const struct bound_plan *bound, const struct bound_step *b, stru
                                         .n_seqs = limits->max_seqs,
                                         .max_seqlen = limits->max_seqlen,
                                         .sum_sq = (int64_t)limits->max_tokens * limits->max_seqlen};
-  q->call = launch_call(bound->device, b->step, q->in, q->out);
+  q->call = launch_call(bound->device, b, q->in, q->out);
   q->call.geometry = &q->geometry; // for attention
 }
 
@@ -35,14 +35,15 @@ static bool same_view(const struct view *a, const struct view *b) {
 }
 
 // Byte by byte: were padding to differ, the question would only be put twice.
-static bool same_problem(const struct step *a, const struct step *b) {
+static bool same_problem(const struct bound_step *first, const struct bound_step *second) {
+  const struct step *a = first->step, *b = second->step;
   if (a->kind == STEP_ATTENTION) // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
     return memcmp(&a->attention, &b->attention, sizeof a->attention) == 0;
   const struct norm_problem *x = &a->norm, *y = &b->norm;
   bool norm = x->kind == y->kind && x->gamma == y->gamma && x->beta == y->beta &&
               x->sum == y->sum && x->eps == y->eps;
   // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
-  return norm && memcmp(&a->linear, &b->linear, sizeof a->linear) == 0;
+  return norm && memcmp(&first->linear, &second->linear, sizeof first->linear) == 0;
 }
 
 // Layers repeat, and asking cuBLASLt takes its time: does an earlier step put the same question?
@@ -54,7 +55,7 @@ static const struct bound_step *asked_before(const struct bound_plan *bound, int
     if (!b->choices || b->step->kind != step->kind || b->step->n_in != step->n_in ||
         b->step->n_out != step->n_out || b->step->rows != step->rows)
       continue;
-    bool same = same_problem(b->step, step);
+    bool same = same_problem(b, &bound->steps[index]);
     struct question other;
     if (same) ask(bound, b, &other);
     for (int i = 0; same && i < step->n_in; i++)

@@ -75,7 +75,8 @@ struct lane {
 };
 #define CUDA_WORKSPACE_BYTES ((int64_t)1 << 20) // of a lane; kernels are chosen that need no more
 
-#define LAUNCH_OUTS 2 // results of products and attention: a norm and its sum
+// Results of products and attention: a norm and its sum, or what a list of operations saves.
+#define LAUNCH_OUTS STEP_MAX_OUT
 // A step prepared for one lane: what to call, and arguments whose addresses are that lane's. Only
 // counts of rows change from run to run.
 struct launch {
@@ -113,6 +114,7 @@ struct bound_step {
   const struct row_kernel *kernel;  // STEP_ROW: one of bound_plan.kernels
   void *weights[STEP_MAX_IN];       // PLACE_WEIGHT operands as operand.dtype, contiguous
   int64_t weight_rows[STEP_MAX_IN]; // gathers: rows of the table
+  struct linear_problem linear;     // STEP_LINEAR: the step's, with its finish in the list
   // STEP_LINEAR: by rung of the rows, STEP_ATTENTION: one. Shared by steps that are alike.
   struct kernel_choice *choices;
   bool owns_choices;

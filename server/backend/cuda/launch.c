@@ -32,7 +32,7 @@ static int run_linear_fast(struct launch *launch, const struct batch_geometry *g
   int32_t rung = bucket_rung(launch->views.buckets, rows);
   if (launch->views.choices[rung].kernel != &kernel_gemm_small)
     return run_linear(launch, geometry, stream);
-  return linear_run_fastest(&launch->step->linear, launch->views.in, launch->views.out, rows,
+  return linear_run_fastest(launch->views.call.linear, launch->views.in, launch->views.out, rows,
                             stream);
 }
 
@@ -111,12 +111,15 @@ void launch_views(const struct lane *lane, const struct bound_step *b, struct vi
                   struct view out[LAUNCH_OUTS]) {
   for (int i = 0; i < b->step->n_in; i++)
     in[i] = operand_view(lane, &b->step->in[i], b->weights[i]);
-  for (int i = 0; i < b->step->n_out && i < LAUNCH_OUTS; i++)
-    out[i] = operand_view(lane, &b->step->out[i], NULL);
+  const bool listed = b->step->kind == STEP_LINEAR && b->step->finish.n_insts > 0;
+  const int n = b->step->n_out;
+  for (int i = 0; i < n; i++)
+    out[listed ? (i + 1) % n : i] = operand_view(lane, &b->step->out[i], NULL);
 }
 
-struct kernel_call launch_call(const struct device *device, const struct step *step,
+struct kernel_call launch_call(const struct device *device, const struct bound_step *b,
                                const struct view *in, const struct view *out) {
+  const struct step *step = b->step;
   bool attention = step->kind == STEP_ATTENTION, linear = step->kind == STEP_LINEAR,
        norm = linear && step->norm.kind != ROW_NORM_NONE;
   return (struct kernel_call){.device = &device->kernels,
@@ -125,7 +128,7 @@ struct kernel_call launch_call(const struct device *device, const struct step *s
                                               : KERNEL_LINEAR,
                               .in = in,
                               .out = out,
-                              .linear = linear ? &step->linear : NULL,
+                              .linear = linear ? &b->linear : NULL,
                               .norm = norm ? &step->norm : NULL,
                               .attention = attention ? &step->attention : NULL};
 }
@@ -144,7 +147,7 @@ static void prepare_views(const struct lane *lane, const struct bound_plan *boun
               bound->device->fast_rows;
   launch->run = fast ? run_linear_fast : run[b->step->kind];
   launch_views(lane, b, launch->views.in, launch->views.out);
-  launch->views.call = launch_call(bound->device, b->step, launch->views.in, launch->views.out);
+  launch->views.call = launch_call(bound->device, b, launch->views.in, launch->views.out);
   launch->views.call.counters = lane->counters;
   launch->views.choices = b->choices;
   launch->views.buckets = &bound->buckets;

@@ -137,6 +137,12 @@ static const struct epilogue {
      {{EPI_SCALE, 0, 0, 0.5f}, {EPI_BIAS, 0, 2, 0}, {EPI_ACT, ACT_SIGMOID, 0, 0}}},
     {"bias relu", 2, {{EPI_BIAS, 0, 2, 0}, {EPI_ACT, ACT_RELU, 0, 0}}},
     {"bias tanh act", 2, {{EPI_BIAS, 0, 2, 0}, {EPI_ACT, ACT_TANH, 0, 0}}},
+    {"layer scale",
+     3,
+     {{EPI_BIAS, 0, 2, 0}, {EPI_MUL_SPREAD, SPREAD_ROWS, 2, 0}, {EPI_ADD, 0, 3, 0}}},
+    {"beta residual, saved",
+     3,
+     {{EPI_ADD_SPREAD, SPREAD_NONE, 3, 0.5f}, {EPI_SAVE, 0, 1, 0}, {EPI_ACT, ACT_RELU, 0, 0}}},
 };
 #define N_EPILOGUES ((int)(sizeof epilogues / sizeof *epilogues))
 
@@ -157,6 +163,8 @@ static double epilogue_value(const struct epilogue *e, double v, double bias, do
     if (op->kind == EPI_SCALE) v *= (double)op->imm;
     if (op->kind == EPI_ADD) v += operand;
     if (op->kind == EPI_MUL) v *= operand;
+    if (op->kind == EPI_ADD_SPREAD) v += (double)op->imm * operand;
+    if (op->kind == EPI_MUL_SPREAD) v *= bias;
   }
   return v;
 }
@@ -185,7 +193,8 @@ static void product_case(const struct kernel *kernel, const struct product *p, i
   struct matrix y = matrix_make(p->out, p->m, p->n, p->n + p->gap, 0, false);
   fill(&in[0], p->data, 1), fill(&in[1], PLAIN, 1 / sqrt(p->k)), fill(&in[2], PLAIN, 1);
   fill(&in[3], PLAIN, 1);
-  struct view views[4], out = view_of(&y);
+  struct matrix saved = matrix_make(p->operand, p->m, p->n, p->n + p->gap, 0, false);
+  struct view views[4], out[2] = {view_of(&y), view_of(&saved)};
   for (int i = 0; i < 4; i++)
     views[i] = view_of(&in[i]);
   struct linear_problem problem = {.n = p->n,
@@ -198,7 +207,7 @@ static void product_case(const struct kernel *kernel, const struct product *p, i
   struct kernel_call call = {.device = &device,
                              .op = KERNEL_LINEAR,
                              .in = views,
-                             .out = &out,
+                             .out = out,
                              .m = p->m,
                              .linear = &problem};
   if (run_row(kernel, &call, what)) {
@@ -215,7 +224,7 @@ static void product_case(const struct kernel *kernel, const struct product *p, i
   }
   for (int i = 0; i < 4; i++)
     matrix_free(&in[i]);
-  matrix_free(&y);
+  matrix_free(&y), matrix_free(&saved);
 }
 
 // Two dozen shapes, each with other dtypes, epilogues and data: all pairs are met over the list.

@@ -38,6 +38,7 @@ struct rig {
 
 // What FUSION_AUTO goes by: others after each rig, the same for rigs that are open together.
 static uint32_t odd_constants;
+static int n_finished; // products that run a finish as a list
 
 static void rig_open(struct rig *rig, const struct graph *graph, const struct weight_table *weights,
                      enum fusion_mode mode, const struct plan_limits *limits) {
@@ -52,6 +53,10 @@ static void rig_open(struct rig *rig, const struct graph *graph, const struct we
   }
   if (plan_build(graph, mode, &caps, limits, &rig->plan, &err))
     fail_msg("plan_build: %s", err.message);
+  for (int32_t s = 0; s < rig->plan->n_steps; s++) {
+    const struct step *step = &rig->plan->steps[s];
+    n_finished += step->kind == STEP_LINEAR && step->finish.n_insts > 0;
+  }
   if (ops->load(the_device, rig->plan, weights, &rig->bound, &err))
     fail_msg("load: %s", err.message);
   struct lane_sizes sizes = {rig->plan->arena_bytes, limits->max_tokens, limits->max_seqs};
@@ -528,11 +533,14 @@ static void random_graphs_match_the_reference(void **state) {
   (void)state;
   const char *rounds = getenv("FUSEWIRE_ROUNDS");
   int n = rounds ? atoi(rounds) : 12;
+  n_finished = 0;
   for (int round = 0; round < n; round++) {
     random_graph(DTYPE_F32, round, 1e-3);
     random_graph(DTYPE_BF16, round, 0.15);
     random_graph(DTYPE_F16, round, 0.05);
   }
+  printf("  %d products with a finish\n", n_finished);
+  assert_true(n_finished > 0);
 }
 
 // Products with a bias, as model files have it, are the library's in both modes on Hopper, where

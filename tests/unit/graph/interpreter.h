@@ -5,6 +5,7 @@
 #define TESTS_UNIT_GRAPH_INTERPRETER_H
 
 #include "graph/plan.h"
+#include "kernels/finish_list.h"
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -291,6 +292,20 @@ static inline void run_row(const struct runner *run, const struct step *step, in
   }
 }
 
+// Relative L2 distance; 1 when either is not finite where the other is.
+static inline double distance(const double *a, const double *b, int64_t n) {
+  double difference = 0, size = 1e-12;
+  for (int64_t i = 0; i < n; i++) {
+    if (isfinite(a[i]) != isfinite(b[i])) return 1;
+    if (!isfinite(b[i])) continue;
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    size += b[i] * b[i];
+  }
+  return sqrt(difference / size);
+}
+
+static int interpreter_lists; // finishes that a list can say, and that were compared with one
+
 static inline void run_epilogue(const struct runner *run, const struct step *step,
                                 const struct epilogue_op *op, double *y, int64_t row, int64_t n,
                                 int64_t tile_row) {
@@ -319,6 +334,46 @@ static inline void run_epilogue(const struct runner *run, const struct step *ste
   free(other);
 }
 
+// What an operand that is spread has for an element.
+static inline double spread_value(const struct view *v, uint8_t spread, int64_t row, int64_t col) {
+  return typed_get(v->data, v->dtype,
+                   (spread == SPREAD_NONE || spread == SPREAD_COLUMNS ? row * v->stride : 0) +
+                       (spread <= SPREAD_ROWS ? col : 0));
+}
+
+// Where a list can say what the finish does, it must say the same: y, [n, cols], through the list
+// against the program's outputs.
+static inline void check_list(const struct step *step, const struct view *inputs, double *y,
+                              int64_t n, double *const *outputs) {
+  struct linear_problem list = {0};
+  int64_t cols = step->linear.n;
+  if (!finish_as_list(&step->finish, 1, &list)) return;
+  for (int o = 0; o < list.n_epilogue; o++)
+    for (int64_t i = 0; i < n * cols; i++) {
+      const struct epilogue_op *op = &list.epilogue[o];
+      const struct view *in = &inputs[op->operand];
+      uint8_t spread = op->kind == EPI_BIAS                         ? SPREAD_ROWS
+                       : op->kind == EPI_ADD || op->kind == EPI_MUL ? SPREAD_NONE
+                                                                    : op->act;
+      double other = epilogue_reads(op->kind) ? spread_value(in, spread, i / cols, i % cols) : 0;
+      uint64_t stored;
+      if (op->kind == EPI_ACT) y[i] = ref_activate((enum activation)op->act, y[i]);
+      if (op->kind == EPI_SCALE) y[i] *= (double)op->imm;
+      if (op->kind == EPI_BIAS || op->kind == EPI_ADD) y[i] += other;
+      if (op->kind == EPI_MUL || op->kind == EPI_MUL_SPREAD) y[i] *= other;
+      if (op->kind == EPI_ADD_SPREAD) y[i] += (double)op->imm * other;
+      if (op->kind == EPI_SAVE && !(distance(&y[i], &outputs[op->operand - 1][i], 1) < 1e-6))
+        abort();
+      if (op->kind == EPI_ROUND) {
+        typed_set(&stored, (enum dtype)op->act, 0, y[i]);
+        y[i] = typed_get(&stored, (enum dtype)op->act, 0);
+      }
+    }
+  if (list.y_dtype != step->out[step->n_out - 1].dtype) abort();
+  if (!(distance(outputs[step->n_out - 1], y, n * cols) < 1e-6)) abort();
+  interpreter_lists++;
+}
+
 // The step's result, [n, cols], through its finish and into its outputs; or into its output.
 static inline void run_finish(const struct runner *run, const struct step *step, double *y,
                               int32_t cols, int64_t row, int64_t n, int64_t tile_row) {
@@ -338,6 +393,11 @@ static inline void run_finish(const struct runner *run, const struct step *step,
   for (int i = 0; i < step->n_out; i++)
     outputs[i] = malloc((size_t)(n * cols) * sizeof(double) + 8);
   ref_row_program(&step->finish, inputs, outputs, n, &run->world->geometry, regs);
+  if (step->kind == STEP_LINEAR) {
+    for (int64_t i = 0; i < n * cols; i++)
+      y[i] = (double)result[i];
+    check_list(step, inputs, y, n, outputs);
+  }
   for (int i = 0; i < step->n_out; i++) {
     operand_write(run, &step->out[i], row, n, tile_row, outputs[i]);
     free(outputs[i]);

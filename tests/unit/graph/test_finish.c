@@ -1,6 +1,7 @@
 // What products, attentions and poolings take along, case by case: finishes on a result, and rows
 // that are made where they are pooled.
 #include "fuse_bench.h"
+#include "kernels/finish_list.h"
 
 // ---- finishes ----
 static void bench_with_finish(struct bench *b) {
@@ -70,6 +71,60 @@ static void finish_writes_results_that_others_read(void **state) {
   assert_int_equal(b.plan->steps[0].n_out, 2);
   expect_apart(&b, y, z, "reads its operand from memory");
   bench_end(&b);
+}
+
+// Where products run lists alone: factors of columns and of the residual, results that others read;
+// not what needs two of its own values at once, nor work on an operand.
+static void finish_of_a_device_that_runs_lists(void **state) {
+  (void)state;
+  for (int what = 0; what < 5; what++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.product_finish = b.caps.finish_lists = true;
+    b.caps.row_chains = false;
+    int32_t x = maker_input(&b.m, ROWS_TOKENS, 16), r = maker_input(&b.m, ROWS_TOKENS, 8);
+    int32_t y = maker_linear(&b.m, x, 8, true), z = y;
+    if (what == 0)
+      z = maker_binary(&b.m, OP_MUL, y, maker_weight(&b.m, 1, 8)),
+      z = maker_binary(&b.m, OP_ADD, z, maker_unary(&b.m, OP_SCALE, r));
+    if (what == 1) output_add(&b.graph, y), z = maker_unary(&b.m, OP_GELU, y);
+    if (what == 2) z = maker_binary(&b.m, OP_MUL, y, maker_unary(&b.m, OP_SIGMOID, y));
+    if (what == 3) z = maker_binary(&b.m, OP_MUL, y, maker_unary(&b.m, OP_GELU, r));
+    if (what == 4) z = maker_binary(&b.m, OP_MUL, y, maker_input(&b.m, ROWS_TOKENS, 1));
+    output_add(&b.graph, z);
+    bench_plan(&b);
+    static const char *const steps[][2] = {{"linear+bias+mul+scale+add", NULL},
+                                           {"linear+bias+gelu", NULL},
+                                           {"linear+bias", "sigmoid+mul"},
+                                           {"gelu", "linear+bias+mul"},
+                                           {"linear+bias+mul", NULL}};
+    for (int i = 0; i < 2 && steps[what][i]; i++)
+      if (i >= b.plan->n_steps || strcmp(b.plan->steps[i].label, steps[what][i]) != 0)
+        fail_msg("case %d: step %d is %s", what, i,
+                 i < b.plan->n_steps ? b.plan->steps[i].label : "none");
+    const struct step *step = &b.plan->steps[what == 3];
+    struct linear_problem list = step->linear;
+    bool finish = what != 2 && what != 3;
+    assert_int_equal(step->finish.n_insts > 0, finish);
+    if (finish) assert_true(finish_as_list(&step->finish, step->finish_in, &list));
+    if (what == 0) {
+      assert_int_equal(list.n_epilogue, 3); // bias, factors, the scaled residual
+      assert_int_equal(list.epilogue[1].kind, EPI_MUL_SPREAD);
+      assert_int_equal(list.epilogue[1].act, SPREAD_ROWS);
+      assert_int_equal(list.epilogue[1].operand, 3);
+      assert_int_equal(list.epilogue[2].kind, EPI_ADD_SPREAD);
+      assert_int_equal(list.epilogue[2].operand, 4);
+      assert_true(list.epilogue[2].imm == b.graph.nodes[2].attrs.factor);
+    }
+    if (what == 1) {
+      assert_int_equal(list.epilogue[1].kind, EPI_SAVE);
+      assert_int_equal(list.epilogue[1].operand, 1);
+      assert_int_equal(list.epilogue[2].kind, EPI_ACT);
+      assert_int_equal(step->n_out, 2);
+    }
+    if (what == 4) assert_int_equal(list.epilogue[1].act, SPREAD_COLUMNS);
+    bench_end(&b);
+  }
 }
 
 // A row op that needs whole rows of the same tensor would read it again: both stay together.
@@ -238,6 +293,7 @@ int main(void) {
       cmocka_unit_test(finish_takes_factors_of_columns_and_of_the_residual),
       cmocka_unit_test(finish_takes_what_makes_its_operand_when_nothing_else_reads_it),
       cmocka_unit_test(finish_writes_results_that_others_read),
+      cmocka_unit_test(finish_of_a_device_that_runs_lists),
       cmocka_unit_test(finish_leaves_a_tensor_to_a_row_program_that_reads_it_anyway),
       cmocka_unit_test(finish_never_needs_its_own_result_from_outside),
       cmocka_unit_test(finishes_of_two_products_do_not_wait_for_each_other),

@@ -14,7 +14,7 @@
 #define ROUNDS 1000
 
 // ---- devices of unlike abilities ----
-#define KINDS 5
+#define KINDS 6
 static struct plan_caps caps_of(int kind) {
   struct plan_caps caps = {
       .row_chains = true, .tile_rows = 4, .tile_bytes = 1 << 20, .epilogue_max = 4};
@@ -27,6 +27,10 @@ static struct plan_caps caps_of(int kind) {
   if (kind == 2) caps.tile_bytes = 400;
   if (kind == 3) caps.epilogue_kinds = 1u << EPI_BIAS, caps.epilogue_max = 1;
   if (kind == 4) caps.row_chains = false;
+  if (kind == 5) { // a GPU
+    caps.row_chains = caps.attention_finish = false, caps.vectors_as_compute = true;
+    caps.finish_lists = true, caps.epilogue_max = EPILOGUE_MAX;
+  }
   if (kind % 2 == 0) { // of some widths
     caps.product_norm[0] = (struct norm_columns){kind == 2 ? 1 : 2, 64};
     caps.product_norm[1] = (struct norm_columns){3, 1 << 20};
@@ -112,8 +116,10 @@ static void random_rounds(enum dtype dtype, bool casts, int rounds, double toler
 
 static void plans_of_random_fp32_graphs_compute_what_the_graph_says(void **state) {
   (void)state;
-  n_refused = n_again = n_norms = n_sums = 0;
+  n_refused = n_again = n_norms = n_sums = interpreter_lists = 0;
   random_rounds(DTYPE_F32, false, ROUNDS, 2e-4);
+  printf("  %d finishes compared with lists\n", interpreter_lists);
+  assert_true(interpreter_lists > 100);
   if (n_refused < 50 || n_again < 2)
     fail_msg("auto: %d edges left apart, %d results computed again: too few", n_refused, n_again);
   if (n_norms < 80 || n_sums < 10)
@@ -130,7 +136,9 @@ static void plans_of_random_bf16_graphs_compute_what_the_graph_says(void **state
 // A cast rounds in both modes. A value on the edge between two bf16 numbers may go either way.
 static void casts_round_in_fused_kernels_too(void **state) {
   (void)state;
+  interpreter_lists = 0;
   random_rounds(DTYPE_F32, true, 200, 3e-2);
+  assert_true(interpreter_lists > 20);
 }
 
 static void a_wrong_instruction_in_a_plan_is_noticed(void **state) {

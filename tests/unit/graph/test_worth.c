@@ -395,6 +395,29 @@ static void finish_in_pieces(void **state) {
     }
 }
 
+// Half of a residual behind a product, where a norm follows that is a kernel in any case: with the
+// norm it leaves the product to the library; where nothing follows the product does it.
+static void finish_that_a_norm_would_do(void **state) {
+  (void)state;
+  for (int yes = 0; yes < 2; yes++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.product_finish = b.caps.finish_lists = true;
+    b.caps.row_chains = false;
+    b.caps.rates.library_epilogues = 1u << EPI_BIAS;
+    b.caps.rates.fused_product = 0.5;
+    int32_t x = maker_input(&b.m, ROWS_TOKENS, 1024), r = maker_input(&b.m, ROWS_TOKENS, 1024);
+    int32_t y = maker_linear(&b.m, x, 1024, true), h = maker_unary(&b.m, OP_SCALE, r),
+            z = maker_binary(&b.m, OP_ADD, y, h);
+    output_add(&b.graph, yes ? z : maker_layer_norm(&b.m, z));
+    bench_plan(&b, 8192);
+    if (b.plan->n_steps != (yes ? 1 : 2) || edge(&b, y, z)->fused != yes)
+      fail_msg("%d steps, product and sum fused: %d (%s)", b.plan->n_steps, edge(&b, y, z)->fused,
+               edge(&b, y, z)->reason);
+    bench_end(&b);
+  }
+}
+
 // This machine's own figures (bench/results/cpu-finish.txt, one core): `on` was 4 to 13 % slower.
 static void finishes_that_were_measured_to_be_slower(void **state) {
   (void)state;
@@ -464,6 +487,7 @@ int main(void) {
       cmocka_unit_test(decisions_are_the_same_every_time),
       cmocka_unit_test(finish_of_much_arithmetic),
       cmocka_unit_test(finish_in_pieces),
+      cmocka_unit_test(finish_that_a_norm_would_do),
       cmocka_unit_test(finishes_that_were_measured_to_be_slower),
       cmocka_unit_test(rows_of_few_sequences),
       cmocka_unit_test(random_plans_are_the_same_every_time),

@@ -71,16 +71,4 @@ static inline struct plan_limits world_limits(const struct world *w, struct rng 
                               .max_seqlen = w->geometry.max_seqlen};
 }
 
-// Relative L2 distance; 1 when either is not finite where the other is.
-static inline double distance(const double *a, const double *b, int64_t n) {
-  double difference = 0, size = 1e-12;
-  for (int64_t i = 0; i < n; i++) {
-    if (isfinite(a[i]) != isfinite(b[i])) return 1;
-    if (!isfinite(b[i])) continue;
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    size += b[i] * b[i];
-  }
-  return sqrt(difference / size);
-}
-
 #endif
