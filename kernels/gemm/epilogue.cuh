@@ -16,7 +16,7 @@
 
 struct gemm_op {
   int kind, act;
-  float imm;
+  float imm; // of what adds an operand: times which; 1 in most
   enum dtype dtype;
   const void *operand; // EPI_BIAS: [n]; EPI_ADD, EPI_MUL: [m, n]; EPI_SAVE: written
   int64_t stride;
@@ -24,7 +24,8 @@ struct gemm_op {
 struct gemm_epilogue {
   int n;
   struct gemm_op op[EPILOGUE_MAX];
-  // the common form, taken apart: [bias] [activation] [residual in op[0]]
+  // A bias that comes first, taken out of the list; and the common form, of which nothing is in the
+  // list but what residual says: [bias] [activation] [residual in op[0]]
   const void *bias;
   bool bias_wide, residual;
 };
@@ -66,6 +67,47 @@ static __device__ __forceinline__ void store_pair(const gemm_output &o, float x,
   } else {
     store_one(o.y, at, x, o.dtype);
     if (col + 1 < o.n) store_one(o.y, at + 1, y, o.dtype);
+  }
+}
+
+// A thread's part of a tile, in the layout of the matrix instructions' accumulators: v[4j .. 4j+3]
+// are columns (col + 8j, +1) at `row` and at `row + 8`. What dtype it is is asked once, not for
+// every pair.
+template <class D, int N>
+static __device__ __forceinline__ void store_fragment_as(const gemm_output &o, const float (&v)[N],
+                                                         int64_t row, int col, int64_t rows) {
+#pragma unroll
+  for (int i = 0; i < N / 2; i++) {
+    const int64_t r = row + (i & 1) * 8;
+    const int c = col + i / 2 * 8;
+    if (r >= rows || c >= o.n) continue;
+    const int64_t at = r * o.stride + c;
+    if constexpr (sizeof(D) == 4)
+      *(float2 *)((float *)o.y + at) = make_float2(v[2 * i], v[2 * i + 1]);
+    else if constexpr (__is_same(D, __nv_bfloat16))
+      *(__nv_bfloat162 *)((__nv_bfloat16 *)o.y + at) =
+          __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+    else
+      *(__half2 *)((__half *)o.y + at) = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
+  }
+}
+
+template <int N>
+static __device__ __forceinline__ void store_fragment(const gemm_output &o, const float (&v)[N],
+                                                      int64_t row, int col, int64_t rows) {
+  if (o.pairs && o.dtype == DTYPE_BF16) {
+    store_fragment_as<__nv_bfloat16>(o, v, row, col, rows);
+  } else if (o.pairs && o.dtype == DTYPE_F16) {
+    store_fragment_as<__half>(o, v, row, col, rows);
+  } else if (o.pairs) {
+    store_fragment_as<float>(o, v, row, col, rows);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+      const int64_t r = row + (i & 1) * 8;
+      const int c = col + i / 2 * 8;
+      if (r < rows && c < o.n) store_pair(o, v[2 * i], v[2 * i + 1], r, c);
+    }
   }
 }
 
@@ -154,68 +196,113 @@ static __device__ __forceinline__ float epilogue_fetch_bias(const gemm_epilogue 
   return e.bias_wide ? ((const float *)e.bias)[col] : (float)((const T *)e.bias)[col];
 }
 
-// One value a column, the same for every row. All are asked for before the first is used, here and
-// below: otherwise a thread waits for memory once for each.
-template <class D, int N>
-static __device__ __forceinline__ void epilogue_bias(const void *p, float (&v)[N], int col,
-                                                     int cols) {
-  float2 b[N / 4];
-#pragma unroll
-  for (int j = 0; j < N / 4; j++) {
-    b[j] = make_float2(0.0f, 0.0f);
-    if (col + 8 * j < cols) b[j] = load_pair<D>(p, col + 8 * j);
+// A pair of neighbouring values as it is in memory. Kept so until all of a thread's have come: what
+// is converted at once is waited for one by one.
+template <class D> struct raw_pair {
+  uint32_t word;
+  __device__ __forceinline__ void load(const D *p, bool exists) {
+    word = 0;
+    if (exists) word = *(const uint32_t *)p;
   }
+  __device__ __forceinline__ float2 values() const {
+    return unpack_pair<D>(word);
+  }
+};
+template <> struct raw_pair<float> {
+  float2 word;
+  __device__ __forceinline__ void load(const float *p, bool exists) {
+    word = make_float2(0.0f, 0.0f);
+    if (exists) word = *(const float2 *)p;
+  }
+  __device__ __forceinline__ float2 values() const {
+    return word;
+  }
+};
+
+// The results with what an operand has for each: times it, or plus op.imm times it with one
+// rounding.
+static __device__ __forceinline__ bool epilogue_is_factor(const gemm_op &op) {
+  return op.kind == EPI_MUL || op.kind == EPI_MUL_SPREAD;
+}
+
+static __device__ __forceinline__ float epilogue_combine(const gemm_op &op, float v, float b) {
+  return epilogue_is_factor(op) ? v * b : __fmaf_rn(op.imm, b, v);
+}
+
+// One value a column, the same for every row. What lies outside is 0, and its result is never
+// stored.
+template <class D, int N>
+static __device__ __forceinline__ void epilogue_columns(const gemm_op &op, float (&v)[N], int col,
+                                                        int cols) {
+  raw_pair<D> b[N / 4];
+  const bool factor = epilogue_is_factor(op);
 #pragma unroll
-  for (int j = 0; j < N / 4; j++) {
-    v[4 * j] += b[j].x, v[4 * j + 1] += b[j].y;
-    v[4 * j + 2] += b[j].x, v[4 * j + 3] += b[j].y;
+  for (int j = 0; j < N / 4; j++)
+    b[j].load((const D *)op.operand + col + 8 * j, col + 8 * j < cols);
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    const float2 x = b[i / 4].values();
+    const float y = i % 2 ? x.y : x.x;
+    v[i] = factor ? v[i] * y : __fmaf_rn(op.imm, y, v[i]);
   }
 }
 
-// One value an element: residual or gate. What lies outside is 0, and its result is never stored.
+// One value an element: residual or gate. Both rows at once, unless they would be too many
+// registers.
 template <class D, int N>
 static __device__ __forceinline__ void
 epilogue_element(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
-  float2 b[2][N / 4];
+  constexpr int AT_ONCE = N * sizeof(D) > 128 ? 1 : 2;
+  const bool factor = epilogue_is_factor(op);
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const int64_t r = row + 8 * half;
+  for (int first = 0; first < 2; first += AT_ONCE) {
+    raw_pair<D> b[AT_ONCE][N / 4];
 #pragma unroll
-    for (int j = 0; j < N / 4; j++) {
-      b[half][j] = make_float2(0.0f, 0.0f);
-      if (r < rows && col + 8 * j < cols)
-        b[half][j] = load_pair<D>(op.operand, r * op.stride + col + 8 * j);
+    for (int half = 0; half < AT_ONCE; half++) {
+      const int64_t r = row + 8 * (first + half);
+      const D *from = (const D *)op.operand + r * op.stride + col;
+#pragma unroll
+      for (int j = 0; j < N / 4; j++)
+        b[half][j].load(from + 8 * j, r < rows && col + 8 * j < cols);
+    }
+#pragma unroll
+    for (int i = 0; i < N / 2 * AT_ONCE; i++) {
+      const int half = i / 2 % AT_ONCE, j = i / 2 / AT_ONCE;
+      const float2 x = b[half][j].values();
+      float &to = v[4 * j + 2 * (first + half) + i % 2];
+      const float y = i % 2 ? x.y : x.x;
+      to = factor ? to * y : __fmaf_rn(op.imm, y, to);
     }
   }
+}
+
+// One value a row, or for all.
+template <int N>
+static __device__ __forceinline__ void epilogue_rows(const gemm_op &op, float (&v)[N], int64_t row,
+                                                     int64_t rows) {
+  const int64_t stride = op.act == SPREAD_ALL ? 0 : op.stride;
+  float x = 0.0f, y = 0.0f;
+  if (row < rows) x = load_one(op.operand, row * stride, op.dtype);
+  if (row + 8 < rows) y = load_one(op.operand, (row + 8) * stride, op.dtype);
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-#pragma unroll
-    for (int j = 0; j < N / 4; j++) {
-      float &x = v[4 * j + 2 * half], &y = v[4 * j + 2 * half + 1];
-      x = op.kind == EPI_ADD ? x + b[half][j].x : x * b[half][j].x;
-      y = op.kind == EPI_ADD ? y + b[half][j].y : y * b[half][j].y;
-    }
-  }
+  for (int i = 0; i < N; i++)
+    v[i] = epilogue_combine(op, v[i], i / 2 % 2 ? y : x);
 }
 
 // ---- what the common lists have not ----
-static __device__ __forceinline__ float epilogue_spread_one(const gemm_op &op, float v, float b) {
-  return op.kind == EPI_ADD_SPREAD ? __fmaf_rn(op.imm, b, v) : v * b;
-}
-
 static __device__ __forceinline__ float epilogue_round(float v, int dtype) {
   return dtype == DTYPE_BF16 ? __bfloat162float(__float2bfloat16(v))
                              : __half2float(__float2half(v));
 }
 
-// Where the operand's value for an element lies.
+// Where the operand's value for an element lies, and the values of a pair: for kernels that go
+// element by element.
 static __device__ __forceinline__ int64_t epilogue_spread_at(const gemm_op &op, int64_t row,
                                                              int col) {
   return (op.act == SPREAD_NONE || op.act == SPREAD_COLUMNS ? row * op.stride : 0) +
          (op.act <= SPREAD_ROWS ? col : 0);
 }
 
-// A pair of an operand's values; one for both where it has one for the row, or for all.
 template <class T>
 static __device__ __forceinline__ float2 epilogue_spread_pair(const gemm_op &op, int64_t row,
                                                               int col) {
@@ -226,73 +313,34 @@ static __device__ __forceinline__ float2 epilogue_spread_pair(const gemm_op &op,
   return make_float2(b, b);
 }
 
-template <class T, int N>
-static __device__ __forceinline__ void
-epilogue_spread(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const int64_t r = row + 8 * half;
-    float2 b[N / 4];
-#pragma unroll
-    for (int j = 0; j < N / 4; j++) {
-      b[j] = make_float2(0.0f, 0.0f);
-      if (r < rows && col + 8 * j < cols) b[j] = epilogue_spread_pair<T>(op, r, col + 8 * j);
-    }
-#pragma unroll
-    for (int j = 0; j < N / 4; j++) {
-      float &x = v[4 * j + 2 * half], &y = v[4 * j + 2 * half + 1];
-      x = epilogue_spread_one(op, x, b[j].x), y = epilogue_spread_one(op, y, b[j].y);
-    }
-  }
-}
-
 // The values as they stand into a result of their own.
 static __device__ __forceinline__ gemm_output epilogue_saved(const gemm_op &op, int cols) {
   return gemm_output{(void *)op.operand, op.stride, cols, op.dtype, true};
-}
-
-template <int N>
-static __device__ __forceinline__ void epilogue_save(const gemm_op &op, const float (&v)[N],
-                                                     int64_t row, int col, int64_t rows, int cols) {
-  const gemm_output out = epilogue_saved(op, cols);
-#pragma unroll
-  for (int i = 0; i < N / 2; i++) {
-    const int64_t r = row + (i & 1) * 8;
-    const int c = col + i / 2 * 8;
-    if (r < rows && c < cols) store_pair(out, v[2 * i], v[2 * i + 1], r, c);
-  }
-}
-
-template <class T, int N>
-static __device__ __forceinline__ void
-epilogue_op_rare(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
-  if (op.kind == EPI_SAVE) {
-    epilogue_save(op, v, row, col, rows, cols);
-  } else if (op.kind == EPI_ROUND) {
-#pragma unroll
-    for (int j = 0; j < N; j++)
-      v[j] = epilogue_round(v[j], op.act);
-  } else {
-    epilogue_spread<T>(op, v, row, col, rows, cols);
-  }
 }
 
 // Any but an activation.
 template <class T, int N>
 static __device__ __forceinline__ void
 epilogue_op_plain(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
-  const bool wide = op.dtype == DTYPE_F32;
-  if (op.kind == EPI_BIAS) {
-    if (wide)
-      epilogue_bias<float>(op.operand, v, col, cols);
-    else
-      epilogue_bias<T>(op.operand, v, col, cols);
-  } else if (op.kind == EPI_SCALE) {
+  const bool wide = op.dtype == DTYPE_F32,
+             spread = op.kind == EPI_ADD_SPREAD || op.kind == EPI_MUL_SPREAD;
+  if (op.kind == EPI_SCALE) {
 #pragma unroll
     for (int j = 0; j < N; j++)
       v[j] *= op.imm;
-  } else if (op.kind > EPI_MUL) {
-    epilogue_op_rare<T>(op, v, row, col, rows, cols);
+  } else if (op.kind == EPI_ROUND) {
+#pragma unroll
+    for (int j = 0; j < N; j++)
+      v[j] = epilogue_round(v[j], op.act);
+  } else if (op.kind == EPI_SAVE) {
+    store_fragment(epilogue_saved(op, cols), v, row, col, rows);
+  } else if (spread && op.act >= SPREAD_COLUMNS) {
+    epilogue_rows(op, v, row, rows);
+  } else if (op.kind == EPI_BIAS || (spread && op.act == SPREAD_ROWS)) {
+    if (wide)
+      epilogue_columns<float>(op, v, col, cols);
+    else
+      epilogue_columns<T>(op, v, col, cols);
   } else if (wide) {
     epilogue_element<float>(op, v, row, col, rows, cols);
   } else {
@@ -366,12 +414,6 @@ template <class T, int ACT, int DEGREE, bool RESIDUAL, int N>
 static __device__ __forceinline__ void epilogue_apply(const gemm_epilogue &e, float (&v)[N],
                                                       const float2 *bias, int64_t row, int col,
                                                       int64_t rows, int cols) {
-  if (ACT == GEMM_ACT_ANY) {
-#pragma unroll 1
-    for (int o = 0; o < e.n; o++)
-      epilogue_op_apply<T, DEGREE>(e.op[o], v, row, col, rows, cols);
-    return;
-  }
   // [bias] [activation] [residual or gate]; without an activation the residual, then the bias
   if (RESIDUAL && ACT == ACT_NONE && e.residual) epilogue_residual<T>(e, v, row, col, rows, cols);
   epilogue_add_bias(v, bias);

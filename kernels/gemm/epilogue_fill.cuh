@@ -11,8 +11,8 @@ static inline bool gemm_pairs(const struct view *y, const struct linear_problem 
          (uintptr_t)y->data % (p->y_dtype == DTYPE_F32 ? 8 : 4) == 0;
 }
 
-// take_apart: find the common form, and its activation. A bias before a residual is added after it:
-// cuBLASLt's order, so that either may compute a row.
+// take_apart: find a bias that comes first, and the common form with its activation. A bias before
+// a residual is added after it: cuBLASLt's order, so that either may compute a row.
 static inline void gemm_fill_epilogue(const struct kernel_call *call, struct gemm_epilogue *e,
                                       int *act, bool take_apart) {
   const struct linear_problem *p = call->linear;
@@ -21,6 +21,7 @@ static inline void gemm_fill_epilogue(const struct kernel_call *call, struct gem
     const struct epilogue_op *from = &p->epilogue[i];
     gemm_op *to = &e->op[i];
     *to = gemm_op{from->kind, from->act, from->imm, DTYPE_F32, nullptr, 0};
+    if (from->kind == EPI_BIAS || from->kind == EPI_ADD) to->imm = 1;
     if (!epilogue_reads(from->kind) && from->kind != EPI_SAVE) continue;
     const struct view *v = &(from->kind == EPI_SAVE ? call->out : call->in)[from->operand];
     to->dtype = v->dtype, to->operand = v->data, to->stride = v->stride;
@@ -40,9 +41,14 @@ static inline void gemm_fill_epilogue(const struct kernel_call *call, struct gem
   bool residual = at < e->n && (e->op[at].kind == EPI_ADD || e->op[at].kind == EPI_MUL);
   if (*act == ACT_NONE && residual && e->op[at].kind == EPI_MUL) *act = GEMM_ACT_ANY;
   if (at + residual != e->n) *act = GEMM_ACT_ANY;
-  if (*act == GEMM_ACT_ANY) return;
-  if (e->n && e->op[0].kind == EPI_BIAS)
-    e->bias = e->op[0].operand, e->bias_wide = e->op[0].dtype == DTYPE_F32;
+  const bool bias = e->n && e->op[0].kind == EPI_BIAS;
+  if (bias) e->bias = e->op[0].operand, e->bias_wide = e->op[0].dtype == DTYPE_F32;
+  if (*act == GEMM_ACT_ANY) {
+    for (int i = bias; bias && i < e->n; i++)
+      e->op[i - 1] = e->op[i];
+    e->n -= bias;
+    return;
+  }
   if (residual) e->residual = true, e->op[0] = e->op[at];
 }
 

@@ -116,12 +116,7 @@ static __device__ __forceinline__ void mma_multiply(float (&d)[C::MB][C::NB * 4]
 template <int SQUARES>
 static __device__ __forceinline__ void
 mma_store(const mma_args &args, const float (&v)[SQUARES * 4], int64_t row, int col) {
-#pragma unroll
-  for (int i = 0; i < SQUARES * 2; i++) {
-    const int64_t r = row + (i & 1) * 8;
-    const int c = col + i / 2 * 8;
-    if (r < args.m && c < args.n) store_pair(args.y, v[2 * i], v[2 * i + 1], r, c);
-  }
+  store_fragment(args.y, v, row, col, args.m);
 }
 
 template <class C, int SQUARES>

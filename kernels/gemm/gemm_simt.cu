@@ -66,8 +66,7 @@ static __device__ __forceinline__ void finish(const simt_args &a, float v, int64
     else if (op.kind == EPI_ROUND)
       v = epilogue_round(v, op.act);
     else if (op.kind > EPI_MUL)
-      v = epilogue_spread_one(op, v,
-                              load_one(op.operand, epilogue_spread_at(op, row, col), op.dtype));
+      v = epilogue_combine(op, v, load_one(op.operand, epilogue_spread_at(op, row, col), op.dtype));
     else
       v *= load_one(op.operand, row * op.stride + col, op.dtype);
   }

@@ -40,36 +40,42 @@
 
 #include "kernels/gemm/gemm_sm90_deferred.cuh"
 
-// The next part of a finished tile comes to where the first one was.
-template <class C>
-static __device__ __forceinline__ void gemm_rotate(float (&d)[C::HALVES][C::BN / 2]) {
-#pragma unroll
-  for (int i = 0; i + 1 < C::PARTS; i++)
-#pragma unroll
-    for (int j = 0; j < 32; j++)
-      d[i % C::HALVES][i / C::HALVES * 32 + j] =
-          d[(i + 1) % C::HALVES][(i + 1) / C::HALVES * 32 + j];
-}
-
-// All parts of a tile by a list of operations. The code for any operation is long: once for every
-// part it does not stay in the instruction cache, and a tile takes three times as long.
+// A finished tile by a list of operations, 64 rows at a time, the second half in the registers of
+// the first: the code for any operation is long, and where it stands once for every part it does
+// not stay in the instruction cache (measured: three times the tile's time). All columns at once,
+// so that memory is waited for once an operation.
 template <class C>
 static __device__ __forceinline__ void gemm_finish_any(float (&d)[C::HALVES][C::BN / 2],
-                                                       const gemm_args &args, uint32_t boxes,
-                                                       int64_t row0, int col0) {
-  const float2 none[8] = {}; // the bias is in the list
+                                                       const gemm_args &args, uint32_t bias_at,
+                                                       uint32_t boxes, int64_t row0, int col0) {
+  using T = typename C::T;
+  const int64_t row = row0 + threadIdx.x % 32 / 4;
+  const int col = col0 + threadIdx.x % 4 * 2;
 #pragma unroll 1
-  for (int i = 0; i < C::PARTS; i++) {
-    const int h = i % C::HALVES, c = i / C::HALVES, col = col0 + c * 64;
-    if (row0 - threadIdx.x / 32 % 4 * 16 + h * 64 < args.m && col < args.n) {
-      float v[32];
+  for (int h = 0; h < C::HALVES; h++) {
+    if (row0 - threadIdx.x / 32 % 4 * 16 + h * 64 < args.m) {
+      if (args.epilogue.bias) {
+        float2 bias[C::BN / 8];
+        epilogue_load_bias(bias, bias_at);
+        epilogue_add_bias(d[0], bias);
+      }
+#pragma unroll 1
+      for (int o = 0; o < args.epilogue.n; o++)
+        epilogue_op_apply<T, GELU_DEGREE<T>>(args.epilogue.op[o], d[0], row + h * 64, col, args.m,
+                                             args.n);
 #pragma unroll
-      for (int j = 0; j < 32; j++)
-        v[j] = d[0][j];
-      gemm_write<C, GEMM_ACT_ANY>(v, args, none, boxes + (h * C::PARTS_N + c) * 2048, row0 + h * 64,
-                                  col);
+      for (int c = 0; c < C::PARTS_N; c++) {
+        float v[32];
+#pragma unroll
+        for (int j = 0; j < 32; j++)
+          v[j] = d[0][c * 32 + j];
+        if (col0 + c * 64 < args.n)
+          gemm_put<C>(v, args, boxes + (h * C::PARTS_N + c) * 2048, row0 + h * 64, col0 + c * 64);
+      }
     }
-    gemm_rotate<C>(d);
+#pragma unroll
+    for (int j = 0; j < C::BN / 2; j++)
+      d[0][j] = d[C::HALVES - 1][j];
   }
 }
 
@@ -79,7 +85,7 @@ template <class C, int ACT>
 static __device__ __forceinline__ void
 gemm_finish(float (&d)[C::HALVES][C::BN / 2], const gemm_args &args, const CUtensorMap *map_y,
             float2 (&bias)[2][8], uint32_t bias_at, uint32_t boxes, int64_t row0, int col0) {
-  if constexpr (ACT == GEMM_ACT_ANY) gemm_finish_any<C>(d, args, boxes, row0, col0);
+  if constexpr (ACT == GEMM_ACT_ANY) gemm_finish_any<C>(d, args, bias_at, boxes, row0, col0);
 #pragma unroll
   for (int i = 0; i < C::PARTS && ACT != GEMM_ACT_ANY;
        i++) { // 64 columns of all rows, then the next

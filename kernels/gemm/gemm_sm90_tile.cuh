@@ -112,21 +112,11 @@ static __device__ __forceinline__ void gemm_add_box(float (&v)[N], uint32_t box,
   __syncwarp(); // the result, or the next residual, is about to take its place
 }
 
-// 64 columns of a warp's 16 rows: epilogue, then into their box, or to memory where the copy engine
-// cannot write.
-template <class C, int ACT>
-static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_args &args,
-                                                  const float2 (&bias)[8], uint32_t box,
-                                                  int64_t row0, int col0) {
+// 64 columns of a warp's 16 rows into their box, or to memory where the copy engine cannot write.
+template <class C>
+static __device__ __forceinline__ void gemm_put(const float (&v)[32], const gemm_args &args,
+                                                uint32_t box, int64_t row0, int col0) {
   using T = typename C::T;
-  constexpr int DEGREE = GELU_DEGREE<T>;
-  const int lane = threadIdx.x % 32;
-  const int64_t row = row0 + lane / 4;
-  const int col = col0 + lane % 4 * 2;
-  if (ACT == ACT_NONE && args.residual_bulk) gemm_add_box<T>(v, box, false); // as epilogue_apply
-  epilogue_apply<T, ACT, DEGREE, true>(args.epilogue, v, bias, row, col, args.m, args.n);
-  if (ACT != ACT_NONE && args.residual_bulk)
-    gemm_add_box<T>(v, box, args.epilogue.op[0].kind == EPI_MUL);
   if (args.y_bulk) {
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
@@ -144,12 +134,22 @@ static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_arg
     return;
   }
   const gemm_output y = {args.y, args.y_stride, args.n, args.y_dtype, args.y_pairs};
-#pragma unroll
-  for (int i = 0; i < 16; i++) {
-    const int64_t r = row + (i & 1 ? 8 : 0);
-    const int c = col + i / 2 * 8;
-    if (r < args.m && c < args.n) store_pair(y, v[2 * i], v[2 * i + 1], r, c);
-  }
+  store_fragment(y, v, row0 + threadIdx.x % 32 / 4, col0 + threadIdx.x % 4 * 2, args.m);
+}
+
+// The same with their epilogue before it.
+template <class C, int ACT>
+static __device__ __forceinline__ void gemm_write(float (&v)[32], const gemm_args &args,
+                                                  const float2 (&bias)[8], uint32_t box,
+                                                  int64_t row0, int col0) {
+  using T = typename C::T;
+  const int64_t row = row0 + threadIdx.x % 32 / 4;
+  const int col = col0 + threadIdx.x % 4 * 2;
+  if (ACT == ACT_NONE && args.residual_bulk) gemm_add_box<T>(v, box, false); // as epilogue_apply
+  epilogue_apply<T, ACT, GELU_DEGREE<T>, true>(args.epilogue, v, bias, row, col, args.m, args.n);
+  if (ACT != ACT_NONE && args.residual_bulk)
+    gemm_add_box<T>(v, box, args.epilogue.op[0].kind == EPI_MUL);
+  gemm_put<C>(v, args, box, row0, col0);
 }
 
 // A warp asks for its part of the residual: into boxes whose last results have left.

@@ -77,7 +77,7 @@ static __device__ __forceinline__ void small_op_rare(const gemm_op &op, float &x
     x = epilogue_round(x, op.act), y = epilogue_round(y, op.act);
   } else {
     const float2 b = epilogue_spread_pair<T>(op, row, col);
-    x = epilogue_spread_one(op, x, b.x), y = epilogue_spread_one(op, y, b.y);
+    x = epilogue_combine(op, x, b.x), y = epilogue_combine(op, y, b.y);
   }
 }
 
@@ -152,12 +152,7 @@ static __device__ __forceinline__ void small_finish(const gemm_args &args, float
 #pragma unroll 1
   for (; o < args.epilogue.n; o++)
     epilogue_op_apply<typename C::T, C::DEGREE>(args.epilogue.op[o], d, row, col, args.m, args.n);
-#pragma unroll
-  for (int i = 0; i < C::BN / 4; i++) {
-    const int64_t r = row + (i & 1) * 8;
-    const int c = col + i / 2 * 8;
-    if (r < args.m && c < args.n) store_pair(small_output(args), d[2 * i], d[2 * i + 1], r, c);
-  }
+  store_fragment(small_output(args), d, row, col, args.m);
 }
 
 template <class C>

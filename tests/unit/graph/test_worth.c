@@ -405,7 +405,7 @@ static void finish_that_a_norm_would_do(void **state) {
     b.caps.product_finish = b.caps.finish_lists = true;
     b.caps.row_chains = false;
     b.caps.rates.library_epilogues = 1u << EPI_BIAS;
-    b.caps.rates.fused_product = 0.5;
+    b.caps.rates.fused_product = 0.7;
     int32_t x = maker_input(&b.m, ROWS_TOKENS, 1024), r = maker_input(&b.m, ROWS_TOKENS, 1024);
     int32_t y = maker_linear(&b.m, x, 1024, true), h = maker_unary(&b.m, OP_SCALE, r),
             z = maker_binary(&b.m, OP_ADD, y, h);
