@@ -318,12 +318,10 @@ static __device__ __forceinline__ gemm_output epilogue_saved(const gemm_op &op, 
   return gemm_output{(void *)op.operand, op.stride, cols, op.dtype, true};
 }
 
-// Any but an activation.
-template <class T, int N>
-static __device__ __forceinline__ void
-epilogue_op_plain(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
-  const bool wide = op.dtype == DTYPE_F32,
-             spread = op.kind == EPI_ADD_SPREAD || op.kind == EPI_MUL_SPREAD;
+// What has no value for each column.
+template <int N>
+static __device__ __forceinline__ void epilogue_op_value(const gemm_op &op, float (&v)[N],
+                                                         int64_t row, int64_t rows) {
   if (op.kind == EPI_SCALE) {
 #pragma unroll
     for (int j = 0; j < N; j++)
@@ -332,10 +330,21 @@ epilogue_op_plain(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_
 #pragma unroll
     for (int j = 0; j < N; j++)
       v[j] = epilogue_round(v[j], op.act);
-  } else if (op.kind == EPI_SAVE) {
-    store_fragment(epilogue_saved(op, cols), v, row, col, rows);
-  } else if (spread && op.act >= SPREAD_COLUMNS) {
+  } else {
     epilogue_rows(op, v, row, rows);
+  }
+}
+
+// Any but an activation.
+template <class T, int N>
+static __device__ __forceinline__ void
+epilogue_op_plain(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t rows, int cols) {
+  const bool wide = op.dtype == DTYPE_F32,
+             spread = op.kind == EPI_ADD_SPREAD || op.kind == EPI_MUL_SPREAD;
+  if (op.kind == EPI_SAVE) {
+    store_fragment(epilogue_saved(op, cols), v, row, col, rows);
+  } else if (op.kind == EPI_SCALE || op.kind == EPI_ROUND || (spread && op.act >= SPREAD_COLUMNS)) {
+    epilogue_op_value(op, v, row, rows);
   } else if (op.kind == EPI_BIAS || (spread && op.act == SPREAD_ROWS)) {
     if (wide)
       epilogue_columns<float>(op, v, col, cols);

@@ -17,10 +17,11 @@
 // accumulators; the epilogue of the last tile runs in pieces between the matrix instructions of the
 // next. The same with 128 x 64 where that makes one wave of few rows. gemm_pick_tile chooses.
 //
-// Results leave in one of two ways. DIRECT, for [bias] [activation] (gemm_sm90_direct.cuh): from
-// registers. Else each consumer warp has boxes of 16 x 64 results (2 KiB) in shared memory, in
-// which fragments become rows (stmatrix under the 128-byte swizzle) for the copy engine to store,
-// and to which the residual comes by bulk copies that were asked for before the products began.
+// Results leave in one of two ways. DIRECT, for [bias] [activation] (gemm_sm90_direct.cuh) and for
+// any list whose operands are aligned (gemm_sm90_any.cuh): from registers. Else each consumer warp
+// has boxes of 16 x 64 results (2 KiB) in shared memory, in which fragments become rows (stmatrix
+// under the 128-byte swizzle) for the copy engine to store, and to which the residual comes by bulk
+// copies that were asked for before the products began.
 //
 // Shared memory: STAGES x (BM + BN) x 128 bytes, BOXES x 16 KiB, bias, barriers. Everything outside
 // m, n, k is zero-filled or clipped.
@@ -38,46 +39,8 @@
 #ifndef GEMM_GEMM_SM90_CUH
 #define GEMM_GEMM_SM90_CUH
 
+#include "kernels/gemm/gemm_sm90_any.cuh"
 #include "kernels/gemm/gemm_sm90_deferred.cuh"
-
-// A finished tile by a list of operations, 64 rows at a time, the second half in the registers of
-// the first: the code for any operation is long, and where it stands once for every part it does
-// not stay in the instruction cache (measured: three times the tile's time). All columns at once,
-// so that memory is waited for once an operation.
-template <class C>
-static __device__ __forceinline__ void gemm_finish_any(float (&d)[C::HALVES][C::BN / 2],
-                                                       const gemm_args &args, uint32_t bias_at,
-                                                       uint32_t boxes, int64_t row0, int col0) {
-  using T = typename C::T;
-  const int64_t row = row0 + threadIdx.x % 32 / 4;
-  const int col = col0 + threadIdx.x % 4 * 2;
-#pragma unroll 1
-  for (int h = 0; h < C::HALVES; h++) {
-    if (row0 - threadIdx.x / 32 % 4 * 16 + h * 64 < args.m) {
-      if (args.epilogue.bias) {
-        float2 bias[C::BN / 8];
-        epilogue_load_bias(bias, bias_at);
-        epilogue_add_bias(d[0], bias);
-      }
-#pragma unroll 1
-      for (int o = 0; o < args.epilogue.n; o++)
-        epilogue_op_apply<T, GELU_DEGREE<T>>(args.epilogue.op[o], d[0], row + h * 64, col, args.m,
-                                             args.n);
-#pragma unroll
-      for (int c = 0; c < C::PARTS_N; c++) {
-        float v[32];
-#pragma unroll
-        for (int j = 0; j < 32; j++)
-          v[j] = d[0][c * 32 + j];
-        if (col0 + c * 64 < args.n)
-          gemm_put<C>(v, args, boxes + (h * C::PARTS_N + c) * 2048, row0 + h * 64, col0 + c * 64);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < C::BN / 2; j++)
-      d[0][j] = d[C::HALVES - 1][j];
-  }
-}
 
 // A warp's part of a finished tile: epilogue, boxes, and off to memory. `bias`: that of the first
 // 64 columns, here already; row0, col0: its first row, the tile's first column.
@@ -195,7 +158,7 @@ gemm_consume_pingpong(const gemm_args &args, const CUtensorMap *map_y, const CUt
     const int64_t row0 = (int64_t)(m * C::CLUSTER + cluster_rank()) * C::BM + warp % 4 * 16;
     if (args.residual_bulk)
       gemm_fetch_residual<C>(args, map_r, at.boxes(), at.residual_bar(), row0, n * C::BN);
-    else if (!C::DIRECT)
+    else if (!C::DIRECT || ACT == GEMM_ACT_ANY)
       gemm_prefetch_operands<C, ACT>(args, row0 - warp % 4 * 16 + threadIdx.x % 128, n * C::BN);
     at.put_bias(bias_next, place);
     if (t + 2 * stride < tiles.total) {
@@ -217,7 +180,10 @@ gemm_consume_pingpong(const gemm_args &args, const CUtensorMap *map_y, const CUt
       for (int h = 0; h < C::HALVES; h++)
         hold(d[h]);
       at.release(before);
-      gemm_finish_direct<C, ACT>(d, args, bias, bias_at, (int)row0, n * C::BN);
+      if constexpr (ACT == GEMM_ACT_ANY)
+        gemm_finish_direct_any<C>(d, args, bias_at, row0, n * C::BN);
+      else
+        gemm_finish_direct<C, ACT>(d, args, bias, bias_at, (int)row0, n * C::BN);
       at.skip(k_steps); // the other warpgroup's
       continue;
     }

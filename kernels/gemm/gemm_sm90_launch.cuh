@@ -33,10 +33,25 @@ static int gemm_launch_act(int act, const CUtensorMap maps[4], const gemm_args *
     return gemm_launch<C, ACT_GELU_TANH>(maps, args, sms, stream);
   case ACT_SILU:
     return gemm_launch<C, ACT_SILU>(maps, args, sms, stream);
-  default: // any list: on the ping-pong tile alone, whose warpgroups have the registers for it
-    if constexpr (!C::DIRECT) return gemm_launch<C, GEMM_ACT_ANY>(maps, args, sms, stream);
+  default: // any list: on the ping-pong tiles alone, whose warpgroups have the registers for it
+    if constexpr (C::PINGPONG) return gemm_launch<C, GEMM_ACT_ANY>(maps, args, sms, stream);
     return CUDA_UNSUPPORTED;
   }
+}
+
+// May a list go straight from registers: 32 columns at a time, 16 bytes of each row?
+static inline bool direct_list_suits(const struct kernel_call *call) {
+  const struct linear_problem *p = call->linear;
+  for (int i = 0; i < p->n_epilogue; i++) {
+    const struct epilogue_op *op = &p->epilogue[i];
+    if (!epilogue_reads(op->kind) && op->kind != EPI_SAVE) continue;
+    const struct view *v = &(op->kind == EPI_SAVE ? call->out : call->in)[op->operand];
+    const bool spread = op->kind == EPI_ADD_SPREAD || op->kind == EPI_MUL_SPREAD;
+    if (spread && op->act >= SPREAD_COLUMNS) continue;
+    const bool columns = op->kind == EPI_BIAS || (spread && op->act == SPREAD_ROWS);
+    if (columns ? (uintptr_t)v->data % 16 != 0 : !view_rows_aligned(v)) return false;
+  }
+  return p->n % 32 == 0 && view_rows_aligned(call->out);
 }
 
 template <class C> static int gemm_run(const struct kernel_call *call, cudaStream_t stream) {
@@ -64,7 +79,9 @@ template <class C> static int gemm_run(const struct kernel_call *call, cudaStrea
   if (!args.y_bulk) maps[2] = maps[0]; // not used; any valid map
   gemm_fill_epilogue(call, &args.epilogue, &act, true);
   const gemm_op *r = &args.epilogue.op[0];
-  if (C::DIRECT && (!args.y_bulk || args.epilogue.residual)) return CUDA_UNSUPPORTED;
+  const bool suits =
+      act == GEMM_ACT_ANY ? direct_list_suits(call) : args.y_bulk && !args.epilogue.residual;
+  if (C::DIRECT && !suits) return CUDA_UNSUPPORTED;
   args.residual_bulk =
       !C::DIRECT && args.epilogue.residual && r->dtype == p->x_dtype &&
       tensor_map_matrix(&maps[3], p->x_dtype, r->operand, m, p->n, r->stride, 16) == 0;
@@ -85,6 +102,9 @@ static int gemm_run_tile(const struct kernel_call *call, enum gemm_tile tile, cu
     rc = gemm_run<gemm_config<T, 128, 192, 5, 0, false>>(call, stream);
   if (tile == GEMM_DEFERRED_128x64)
     rc = gemm_run<gemm_config<T, 128, 64, 9, 0, false>>(call, stream);
+  // What other tiles do not take: lists from registers where they can, all else through boxes.
+  if (rc == CUDA_UNSUPPORTED && tile != GEMM_DIRECT_128x128 && tile != GEMM_PINGPONG_128x128)
+    rc = gemm_run<gemm_config<T, 128, 128, 7, 0, true>>(call, stream);
   if (rc == CUDA_UNSUPPORTED) rc = gemm_run<gemm_config<T, 128, 128, 5, 4, true>>(call, stream);
   return rc;
 }
