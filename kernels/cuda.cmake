@@ -22,11 +22,12 @@ list(FILTER cuda_sm90 INCLUDE REGEX "sm90|/flash_(bf16|f16)[.]|/gemm_small_")
 set(cuda_portable ${cuda_cu})
 list(REMOVE_ITEM cuda_portable ${cuda_sm90})
 
-# fw_cuda_objects(NAME ARCHITECTURES SOURCES...) : -Werror all-warnings covers wgmma serialisation and ignored
-# setmaxnreg; spills are a warning of ptxas's own.
+# fw_cuda_objects(NAME ARCHITECTURES SOURCES...) : -Werror all-warnings covers ignored setmaxnreg; spills are a warning of
+# ptxas's own; wgmma that is serialised is none at all (strict_nvcc.sh).
 function(fw_cuda_objects name architectures)
   add_library(${name} OBJECT ${ARGN})
-  set_target_properties(${name} PROPERTIES CUDA_STANDARD 17 CUDA_ARCHITECTURES "${architectures}")
+  set_target_properties(${name} PROPERTIES CUDA_STANDARD 17 CUDA_ARCHITECTURES "${architectures}"
+    RULE_LAUNCH_COMPILE "${CMAKE_SOURCE_DIR}/cmake/strict_nvcc.sh")
   target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
   target_compile_options(${name} PRIVATE -Werror=all-warnings -Xptxas=--warn-on-spills -Xptxas=-Werror
     -lineinfo --compress-mode=size -Xcompiler=-fvisibility=hidden) # a fifth of the size; unpacked once, at load

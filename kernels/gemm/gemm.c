@@ -90,6 +90,20 @@ static bool direct_suits(const struct kernel_call *call) {
   return p->n % 32 == 0 && p->y_dtype == p->x_dtype && view_aligned(call->out);
 }
 
+bool gemm_list_direct(const struct kernel_call *call) {
+  const struct linear_problem *p = call->linear;
+  for (int i = 0; i < p->n_epilogue; i++) {
+    const struct epilogue_op *op = &p->epilogue[i];
+    if (!epilogue_reads(op->kind) && op->kind != EPI_SAVE) continue;
+    const struct view *v = &(op->kind == EPI_SAVE ? call->out : call->in)[op->operand];
+    const bool spread = op->kind == EPI_ADD_SPREAD || op->kind == EPI_MUL_SPREAD;
+    if (spread && op->act >= SPREAD_COLUMNS) continue;
+    const bool columns = op->kind == EPI_BIAS || (spread && op->act == SPREAD_ROWS);
+    if (columns ? (uintptr_t)v->data % 16 != 0 : !view_rows_aligned(v)) return false;
+  }
+  return p->n % 32 == 0 && view_rows_aligned(call->out);
+}
+
 static bool small_suits(const struct kernel_call *call) {
   int32_t n = call->linear->n;
   int sms = call->device->multiprocessors;

@@ -28,6 +28,9 @@ int gemm_pick_small_n(int64_t m, int32_t n, int sms); // its tile's columns
 int gemm_pick_split(int64_t m, int32_t n, int32_t k, int bn,
                     int sms); // blocks that share k, where that is allowed
 
+// May it do the call's list straight from registers: 32 columns at a time, 16 bytes of each
+// operand's row? Pure.
+bool gemm_list_direct(const struct kernel_call *call);
 // Hopper's kernel, one file a dtype so that they compile side by side. The call is one that
 // kernel_gemm_sm90 supports; CUDA_UNSUPPORTED: the other dtype.
 int gemm_sm90_bf16(const struct kernel_call *call, enum gemm_tile tile, struct CUstream_st *stream);

@@ -120,6 +120,24 @@ static __device__ __forceinline__ void direct_element(const gemm_op &op, float (
   }
 }
 
+// Results as floats, never as words: the compiler would carry them as words through the products,
+// and wait for each of those.
+template <class D> static __device__ __forceinline__ void store_eight(D *to, const float (&v)[8]) {
+  if constexpr (sizeof(D) == 4) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 4)
+      asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + i), "f"(v[i]),
+                   "f"(v[i + 1]), "f"(v[i + 2]), "f"(v[i + 3])
+                   : "memory");
+  } else {
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      w[i] = pack_pair<D>(v[2 * i], v[2 * i + 1]);
+    store_global_16(to, w);
+  }
+}
+
 // Into a matrix of dtype D, `data` at column col of row 0.
 template <class D, int N>
 static __device__ __forceinline__ void direct_store(D *data, int64_t stride, const float (&v)[N],
@@ -131,19 +149,11 @@ static __device__ __forceinline__ void direct_store(D *data, int64_t stride, con
 #pragma unroll
     for (int block = 0; block < N / 16; block++) {
       if (r >= rows || col + block * 32 >= cols) continue;
+      float w[8];
 #pragma unroll
-      for (int part = 0; part < (int)sizeof(D) / 2; part++) { // 16 bytes
-        uint32_t w[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          if constexpr (sizeof(D) == 4)
-            w[i] = __float_as_uint(v[direct_place(block, half, 4 * part + i)]);
-          else
-            w[i] = pack_pair<D>(v[direct_place(block, half, 2 * i)],
-                                v[direct_place(block, half, 2 * i + 1)]);
-        }
-        store_global_16((char *)(to + block * 32) + 16 * part, w);
-      }
+      for (int i = 0; i < 8; i++)
+        w[i] = v[direct_place(block, half, i)];
+      store_eight(to + block * 32, w);
     }
   }
 }

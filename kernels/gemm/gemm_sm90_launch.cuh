@@ -39,21 +39,6 @@ static int gemm_launch_act(int act, const CUtensorMap maps[4], const gemm_args *
   }
 }
 
-// May a list go straight from registers: 32 columns at a time, 16 bytes of each row?
-static inline bool direct_list_suits(const struct kernel_call *call) {
-  const struct linear_problem *p = call->linear;
-  for (int i = 0; i < p->n_epilogue; i++) {
-    const struct epilogue_op *op = &p->epilogue[i];
-    if (!epilogue_reads(op->kind) && op->kind != EPI_SAVE) continue;
-    const struct view *v = &(op->kind == EPI_SAVE ? call->out : call->in)[op->operand];
-    const bool spread = op->kind == EPI_ADD_SPREAD || op->kind == EPI_MUL_SPREAD;
-    if (spread && op->act >= SPREAD_COLUMNS) continue;
-    const bool columns = op->kind == EPI_BIAS || (spread && op->act == SPREAD_ROWS);
-    if (columns ? (uintptr_t)v->data % 16 != 0 : !view_rows_aligned(v)) return false;
-  }
-  return p->n % 32 == 0 && view_rows_aligned(call->out);
-}
-
 template <class C> static int gemm_run(const struct kernel_call *call, cudaStream_t stream) {
   const struct linear_problem *p = call->linear;
   const struct view *in = call->in, *y = call->out;
@@ -80,7 +65,7 @@ template <class C> static int gemm_run(const struct kernel_call *call, cudaStrea
   gemm_fill_epilogue(call, &args.epilogue, &act, true);
   const gemm_op *r = &args.epilogue.op[0];
   const bool suits =
-      act == GEMM_ACT_ANY ? direct_list_suits(call) : args.y_bulk && !args.epilogue.residual;
+      act == GEMM_ACT_ANY ? gemm_list_direct(call) : args.y_bulk && !args.epilogue.residual;
   if (C::DIRECT && !suits) return CUDA_UNSUPPORTED;
   args.residual_bulk =
       !C::DIRECT && args.epilogue.residual && r->dtype == p->x_dtype &&
