@@ -276,14 +276,24 @@ epilogue_element(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t
   }
 }
 
-// One value a row, or for all.
-template <int N>
+// One value a row, or for all, in fp32 or T.
+template <class T, int N>
 static __device__ __forceinline__ void epilogue_rows(const gemm_op &op, float (&v)[N], int64_t row,
                                                      int64_t rows) {
   const int64_t stride = op.act == SPREAD_ALL ? 0 : op.stride;
+  const bool first = row < rows, second = row + 8 < rows;
   float x = 0.0f, y = 0.0f;
-  if (row < rows) x = load_one(op.operand, row * stride, op.dtype);
-  if (row + 8 < rows) y = load_one(op.operand, (row + 8) * stride, op.dtype);
+  if (sizeof(T) == 4 || op.dtype == DTYPE_F32) {
+    const float *from = (const float *)op.operand + row * stride;
+    if (first) x = from[0];
+    if (second) y = from[8 * stride];
+  } else { // both words are asked for before either is looked at
+    const uint16_t *from = (const uint16_t *)op.operand + row * stride;
+    uint16_t low = 0, high = 0;
+    if (first) low = from[0];
+    if (second) high = from[8 * stride];
+    x = unpack_pair<T>(low).x, y = unpack_pair<T>(high).x;
+  }
 #pragma unroll
   for (int i = 0; i < N; i++)
     v[i] = epilogue_combine(op, v[i], i / 2 % 2 ? y : x);
@@ -319,7 +329,7 @@ static __device__ __forceinline__ gemm_output epilogue_saved(const gemm_op &op, 
 }
 
 // What has no value for each column.
-template <int N>
+template <class T, int N>
 static __device__ __forceinline__ void epilogue_op_value(const gemm_op &op, float (&v)[N],
                                                          int64_t row, int64_t rows) {
   if (op.kind == EPI_SCALE) {
@@ -331,7 +341,7 @@ static __device__ __forceinline__ void epilogue_op_value(const gemm_op &op, floa
     for (int j = 0; j < N; j++)
       v[j] = epilogue_round(v[j], op.act);
   } else {
-    epilogue_rows(op, v, row, rows);
+    epilogue_rows<T>(op, v, row, rows);
   }
 }
 
@@ -344,7 +354,7 @@ epilogue_op_plain(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_
   if (op.kind == EPI_SAVE) {
     store_fragment(epilogue_saved(op, cols), v, row, col, rows);
   } else if (op.kind == EPI_SCALE || op.kind == EPI_ROUND || (spread && op.act >= SPREAD_COLUMNS)) {
-    epilogue_op_value(op, v, row, rows);
+    epilogue_op_value<T>(op, v, row, rows);
   } else if (op.kind == EPI_BIAS || (spread && op.act == SPREAD_ROWS)) {
     if (wide)
       epilogue_columns<float>(op, v, col, cols);

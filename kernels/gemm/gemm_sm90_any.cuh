@@ -188,7 +188,7 @@ direct_op_apply(const gemm_op &op, float (&v)[N], int64_t row, int col, int64_t 
   } else if (op.kind == EPI_ACT) {
     activate_any<DEGREE>(op.act, v);
   } else {
-    epilogue_op_value(op, v, row, rows); // which column is the same to these
+    epilogue_op_value<T>(op, v, row, rows); // which column is the same to these
   }
 }
 

@@ -14,6 +14,9 @@
 enum fusion_mode { FUSION_OFF, FUSION_ON, FUSION_AUTO, FUSION_MODES };
 const char *fusion_name(enum fusion_mode mode); // "off", "on", "auto"
 
+// Of kernel_work.epilogue_kinds: a finish, which is for products on kernels of our own.
+#define NOT_OF_A_LIBRARY (1u << EPI_SAVE)
+
 // Multiples of `step`, up to `most`.
 struct norm_columns {
   int32_t step, most;
@@ -105,15 +108,15 @@ struct kernel_work {
   enum step_kind kind; // STEP_LINEAR, STEP_ATTENTION, STEP_ROW or a part of unfused attention
   enum dtype dtype;    // of the operands of a product or an attention
   enum row_kind rows;
-  int32_t n, k;                            // product
-  int32_t heads, head_dim;                 // attention
-  uint8_t y_bytes, add_bytes;              // of an element of a product's result, of a residual
-  bool causal;                             // attention
-  bool exact;                              // activations of row programs: in their form for fp32
-  int32_t launches;                        // 1; 0: there is no such kernel
-  uint32_t epilogue_kinds;                 // bit per enum epilogue_kind
-  bool norm;                               // a product with a norm of whole rows behind it
-  struct traffic traffic;                  // compulsory bytes; all operations
+  int32_t n, k;               // product
+  int32_t heads, head_dim;    // attention
+  uint8_t y_bytes, add_bytes; // of an element of a product's result, of a residual
+  bool causal;                // attention
+  bool exact;                 // activations of row programs: in their form for fp32
+  int32_t launches;           // 1; 0: there is no such kernel
+  uint32_t epilogue_kinds; // bit per enum epilogue_kind; NOT_OF_A_LIBRARY: and a finish behind them
+  bool norm;               // a product with a norm of whole rows behind it
+  struct traffic traffic;  // compulsory bytes; all operations
   struct traffic_rate product_flops;       // of these, by the units that compute products
   struct traffic_rate softmax_flops;       // of these, between the products of a fused attention
   struct traffic_rate reduced_flops;       // of these, norms and other reductions of rows

@@ -26,8 +26,9 @@
 #define X3_LAUNCH_US 3.0 // of what a launch takes there, launch_us and start_us
 #define X3_ADD 0.28e-9   // seconds of a unit for each value of a residual
 // Products of 16 bits
-#define WIDE_WRITE 40e9 // bytes a second of a result in fp32 that a unit writes,
-#define WIDE_READ 25e9  // and of a residual that it reads, while it computes nothing else
+#define WIDE_WRITE 40e9  // bytes a second of a result in fp32 that a unit writes,
+#define WIDE_READ 25e9   // and of a residual that it reads, while it computes nothing else
+#define LIST_VALUES 12e9 // values a second that go through a list of operations, likewise
 // A product with a norm behind it
 #define NORM_ROWS 128     // of a group of blocks that computes a product and the norm of its result
 #define NORM_BLOCKS 8     // of such a group at most
@@ -94,14 +95,15 @@ static double x3_seconds(const struct kernel_work *work, const struct device_rat
   return (most(tile->start_us - X3_LAUNCH_US, 0) + product) / US + behind;
 }
 
-// Seconds of a unit, at the end of a large tile on our own kernel, for what passes in fp32:
-// straight from and into registers, while products wait.
+// Seconds of a unit, at the end of a large tile on our own kernel, for what passes in fp32,
+// straight from and into registers, and for a finish, operation by operation, while products wait.
 static double wide_seconds(const struct kernel_work *work, const struct device_rates *rates,
                            double values) {
   double seconds = 0;
   if (product_class_of(work, rates) != CLASS_OWN || !rates->library_epilogues) return 0;
   if (work->y_bytes == 4) seconds += values * 4 / WIDE_WRITE;
   if (work->add_bytes == 4) seconds += values * 4 / WIDE_READ;
+  if (work->epilogue_kinds & NOT_OF_A_LIBRARY) seconds += values / LIST_VALUES;
   return seconds;
 }
 

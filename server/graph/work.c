@@ -97,9 +97,6 @@ static void live_values(const struct row_program *program, struct kernel_work *w
       work->row_passes ? (double)program->n_regs * program->cols * (double)sizeof(float) : 0;
 }
 
-// A finish is for kernels of our own.
-#define NOT_OF_A_LIBRARY (1u << EPI_SAVE)
-
 static void finish_rates(const struct step *step, struct kernel_work *work) {
   if (step->finish.n_insts == 0) return;
   rate_add(&work->finish_values, step->rows, step->finish.cols);
