@@ -176,7 +176,15 @@ static double mean_of_both(const struct result *result, enum cost cost) {
   return (a + b) / 2;
 }
 
-// The planner's word on batches of the size that this run had on average.
+// What the planner says of `rows` sequences as long as those of this run; of a batch that would be
+// larger than the model's largest it says nothing.
+static void predict_rows(struct bench *bench, struct level *level, int64_t rows, double length) {
+  prediction_ask(bench->net, bench->options.model, bench->options.version,
+                 (int64_t)(length * (double)rows + 0.5), rows, &level->prediction);
+}
+
+// The planner's word on batches of the size that this run had on average, in whole sequences: those
+// of a little more tokens each would take other tiles.
 static void predict(struct bench *bench, struct level *level) {
   const double tokens = mean_of_both(&level->result, COST_BATCH_TOKENS);
   const double requests = mean_of_both(&level->result, COST_BATCH_REQUESTS);
@@ -186,9 +194,16 @@ static void predict(struct bench *bench, struct level *level) {
              "the replies do not say how large batches were");
     return;
   }
+  if (!sequences) {
+    prediction_ask(bench->net, bench->options.model, bench->options.version,
+                   (int64_t)(tokens + 0.5), 0, &level->prediction);
+    return;
+  }
+  const double mean_rows = requests * (double)bench->options.batch;
   const int64_t rows = (int64_t)(requests + 0.5) * bench->options.batch;
-  prediction_ask(bench->net, bench->options.model, bench->options.version, (int64_t)(tokens + 0.5),
-                 sequences ? rows : 0, &level->prediction);
+  predict_rows(bench, level, rows, tokens / mean_rows);
+  if (!level->prediction.present && (double)rows > mean_rows && rows > bench->options.batch)
+    predict_rows(bench, level, rows - bench->options.batch, tokens / mean_rows);
 }
 
 // ---- runs ---------------------------------------------------------------------------------------
