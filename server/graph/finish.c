@@ -275,7 +275,8 @@ static const char *does_not_pay(struct search *s) {
   for (int i = 0; i < s->n; i++)
     node_set_add(&set, s->nodes[i]);
   mark_finish(s, true); // whatever the mode: explain asks for the costs, too
-  if (s->planner->mode != FUSION_AUTO) return NULL;
+  bool listed = s->group->kind == GROUP_LINEAR && s->planner->caps->finish_lists;
+  if (s->planner->mode != FUSION_AUTO && !listed) return NULL;
   return planner_finish_worth(s->planner, s->group, &set);
 }
 
