@@ -57,6 +57,23 @@ static int32_t build_linear(struct encoder *e, int32_t x) {
 static int32_t build_linear_gelu(struct encoder *e, int32_t x) {
   return build_gelu(e, build_linear(e, x));
 }
+// Rows of which some are masked: a factor a row behind the activation.
+static int32_t build_linear_masked(struct encoder *e, int32_t x) {
+  struct tensor input = {.name = "keep",
+                         .kind = TENSOR_INPUT,
+                         .dtype = e->shape.compute,
+                         .rows = ROWS_TOKENS,
+                         .cols = 1,
+                         .index = 1};
+  int32_t keep = graph_add_tensor(&e->graph, &input), y = build_linear_gelu(e, x);
+  return encoder_node(e, (struct node){.op = OP_MUL, .in = {y, keep}, .n_in = 2});
+}
+// Two results of one product.
+static int32_t build_linear_twice(struct encoder *e, int32_t x) {
+  int32_t y = build_linear_gelu(e, x);
+  e->graph.outputs[1] = y, e->graph.n_outputs = 2;
+  return op1(e, OP_RELU, y, (struct node_attrs){0});
+}
 // The input is q, k and v side by side as a product of no depth would leave them: three inputs.
 static int32_t build_attention(struct encoder *e, int32_t x) {
   int32_t in[3] = {x};
@@ -111,6 +128,10 @@ static const struct audit_case cases[] = {
      0},
     {"linear+gelu 8192x1020->4092", build_linear_gelu, 1020, 4092, 0, DTYPE_BF16, 16, 512,
      FUSION_ON, 0},
+    {"linear+gelu of masked rows 16384x768->3072", build_linear_masked, 768, 3072, 0, DTYPE_BF16,
+     32, 512, FUSION_ON, 0},
+    {"linear+gelu and relu of it 16384x768->3072", build_linear_twice, 768, 3072, 0, DTYPE_BF16, 32,
+     512, FUSION_ON, 0},
     {"attention 64x512, 12 of 64", build_attention, 768, 0, 12, DTYPE_BF16, 64, 512, FUSION_ON, 0},
     {"attention 16x2048, 16 of 128", build_attention, 2048, 0, 16, DTYPE_BF16, 16, 2048, FUSION_ON,
      0},

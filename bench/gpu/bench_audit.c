@@ -68,7 +68,8 @@ static void build(struct setup *s) {
   struct tensor input = {
       .name = "x", .kind = TENSOR_INPUT, .dtype = c->dtype, .rows = ROWS_TOKENS, .cols = c->cols};
   e->graph.outputs[0] = c->build(e, graph_add_tensor(&e->graph, &input));
-  e->graph.n_outputs = 1, e->graph.has_sequences = true;
+  if (e->graph.n_outputs == 0) e->graph.n_outputs = 1;
+  e->graph.has_sequences = true;
   int32_t *lengths = malloc((size_t)c->seqs * sizeof *lengths);
   for (int32_t i = 0; i < c->seqs; i++)
     lengths[i] = c->length;
