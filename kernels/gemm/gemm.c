@@ -101,7 +101,8 @@ bool gemm_list_direct(const struct kernel_call *call) {
     const bool columns = op->kind == EPI_BIAS || (spread && op->act == SPREAD_ROWS);
     if (columns ? (uintptr_t)v->data % 16 != 0 : !view_rows_aligned(v)) return false;
   }
-  return p->n % 32 == 0 && view_rows_aligned(call->out);
+  return p->n % 32 == 0 && (p->y_dtype == p->x_dtype || p->y_dtype == DTYPE_F32) &&
+         view_rows_aligned(call->out);
 }
 
 static bool small_suits(const struct kernel_call *call) {

@@ -3,6 +3,8 @@
 #include "graph/cost.h"
 #include "graph/planner.h"
 
+#include <math.h>
+
 // Predictions closer than this share are alike.
 #define ALIKE 1e-3
 // A product leaves the library's kernel for ours where that is predicted to gain more than this
@@ -132,6 +134,27 @@ static const struct measured_shape *measured(const struct planner *planner,
                     x->rows == ROWS_SEQS ? batch->n_seqs : batch->n_tokens);
 }
 
+// The product with all of its nodes and, as a finish, the row op that follows, where the device's
+// products might take it; HUGE_VAL where not.
+static double us_with_finish(struct planner *planner, const struct node_set *product,
+                             int32_t follower) {
+  const struct tensor *tensors = planner->graph->tensors;
+  struct node_set all = *product, none = {.n = 0};
+  struct both_ways ways;
+  int32_t head = product->nodes[0];
+  if (follower < 0 || !planner->caps->product_finish) return HUGE_VAL;
+  const struct tensor *result = &tensors[planner->nodes[head].out],
+                      *out = &tensors[planner->nodes[follower].out];
+  if (op_def_get(planner->nodes[follower].op)->whole_row || out->rows != result->rows ||
+      out->cols != result->cols)
+    return HUGE_VAL;
+  node_set_add(&all, follower);
+  planner->finishes[follower] = 1;
+  double us = us_with(planner, &all, &none, &ways);
+  planner->finishes[follower] = 0;
+  return us;
+}
+
 int planner_epilogue_worth(struct planner *planner, const struct group *group, const char **why) {
   int32_t nodes[STEP_MAX_NODES], follower = follower_of(planner, group->out[0]);
   int n = 0, best = 1;
@@ -151,7 +174,7 @@ int planner_epilogue_worth(struct planner *planner, const struct group *group, c
       node_set_add(i < keep ? &product : &rest, nodes[i]);
     if (follower >= 0) node_set_add(&rest, follower);
     double us = us_with(planner, &product, &rest, &ways);
-    if (keep == n) all = ways;
+    if (keep == n) all = ways, us = fmin(us, us_with_finish(planner, &product, follower));
     double alike = leaves_library(planner, &best_ways, &ways) ? -LIBRARY_GAIN : ALIKE;
     if (keep > 1 && us > best_us * (1 + alike)) continue;
     best = keep, best_us = us, best_ways = ways;

@@ -296,6 +296,10 @@ static void other_outputs_and_views(enum which which) {
     run_case(which, &recipes[i],
              &(struct shape){70, 198, 96, 0, 0, DTYPE_BF16, DTYPE_F16, DTYPE_F32, false}, true);
     run_case(which, &recipes[i],
+             &(struct shape){150, 160, 96, 8, 0, DTYPE_F16, DTYPE_BF16, DTYPE_F32, false}, true);
+    run_case(which, &recipes[i],
+             &(struct shape){150, 288, 96, 0, 0, DTYPE_F16, DTYPE_F32, DTYPE_F32, false}, true);
+    run_case(which, &recipes[i],
              &(struct shape){70, 133, 96, 0, 0, DTYPE_F16, DTYPE_F16, DTYPE_F16, false},
              which >= SIMT32);
   }

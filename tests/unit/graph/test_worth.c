@@ -418,6 +418,29 @@ static void finish_that_a_norm_would_do(void **state) {
   }
 }
 
+// An activation and a factor a row. With the factor as a kernel of its own in any case the
+// activation goes with it, and the product stays with the library; where a finish does both, all is
+// one kernel.
+static void epilogue_that_a_finish_goes_on_from(void **state) {
+  (void)state;
+  for (int yes = 0; yes < 2; yes++) {
+    struct bench b;
+    bench_begin(&b);
+    b.caps.product_finish = b.caps.finish_lists = yes;
+    b.caps.row_chains = false;
+    b.caps.rates.library_epilogues = 1u << EPI_BIAS;
+    b.caps.rates.fused_product = 0.9;
+    int32_t x = maker_input(&b.m, ROWS_TOKENS, 1024),
+            g = maker_unary(&b.m, OP_GELU, maker_linear(&b.m, x, 1024, true)),
+            z = maker_binary(&b.m, OP_MUL, g, maker_input(&b.m, ROWS_TOKENS, 1));
+    output_add(&b.graph, z);
+    bench_plan(&b, 8192);
+    assert_string_equal(b.plan->steps[0].label, yes ? "linear+bias+gelu+mul" : "linear+bias");
+    assert_int_equal(b.plan->n_steps, yes ? 1 : 2);
+    bench_end(&b);
+  }
+}
+
 // This machine's own figures (bench/results/cpu-finish.txt, one core): `on` was 4 to 13 % slower.
 static void finishes_that_were_measured_to_be_slower(void **state) {
   (void)state;
@@ -488,6 +511,7 @@ int main(void) {
       cmocka_unit_test(finish_of_much_arithmetic),
       cmocka_unit_test(finish_in_pieces),
       cmocka_unit_test(finish_that_a_norm_would_do),
+      cmocka_unit_test(epilogue_that_a_finish_goes_on_from),
       cmocka_unit_test(finishes_that_were_measured_to_be_slower),
       cmocka_unit_test(rows_of_few_sequences),
       cmocka_unit_test(random_plans_are_the_same_every_time),
