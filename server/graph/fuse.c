@@ -196,7 +196,7 @@ static void fill_epilogue(struct planner *planner, int32_t id) {
   planner_add_finish(planner, id);
   const struct group *group = &planner->groups[id];
   if (why != WHY_OPERAND || group->n_finish > 0 || group->n_left > 0) return;
-  fold_epilogue(planner, id, true); // no finish came of it
+  fold_epilogue(planner, id, true);                                    // no finish came of it
   if (trim || planner->caps->finish_lists) trim_epilogue(planner, id); // since it did not pay
   planner_add_finish(planner, id);
 }

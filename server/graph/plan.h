@@ -39,10 +39,10 @@ struct plan_caps {
   // Element-wise row programs that products, and fused attentions, run on each piece of their
   // result before it is written (step.finish).
   bool product_finish, attention_finish;
-  // Products take those alone that a list can say (kernels/finish_list.h), on another kernel than the
-  // fastest: FUSION_ON asks the cost model, too.
+  // Products take those alone that a list can say (kernels/finish_list.h), on another kernel than
+  // the fastest: FUSION_ON asks the cost model, too.
   bool finish_lists;
-  bool pool_before;  // row programs that pool rows which another program makes, as it makes them
+  bool pool_before; // row programs that pool rows which another program makes, as it makes them
   // Norms of whole rows that a product does on its result, a bias and a residual included
   // (step.norm): of rows of so many columns, operands and result in one of these dtypes (a bit
   // each). 0: none.

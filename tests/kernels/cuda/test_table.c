@@ -180,6 +180,21 @@ static double *product_expected(const struct product *p, const struct matrix in[
   return y;
 }
 
+// A result, all of the epilogue behind it.
+static void product_compare(const char *what, const struct product *p, const struct matrix in[4],
+                            struct matrix *result) {
+  double *want = product_expected(p, in);
+  matrix_download(result, what);
+  // sums that cancel: what counts is the size of what was summed, and of x that is its mean
+  double floor = p->data == FAR_MEAN   ? (p->in == DTYPE_F16 ? 2000 : 1e6)
+                 : p->data == DENORMAL ? 1e-30
+                                       : 0.05;
+  if (p->data == OVERFLOWING) floor = p->in == DTYPE_F16 ? 3e4 : 1e18;
+  compare_rows(what, result, want, contract(result->dtype == DTYPE_F32 ? p->in : result->dtype),
+               floor, NULL);
+  free(want);
+}
+
 static void product_case(const struct kernel *kernel, const struct product *p, int *ran) {
   char what[240];
   snprintf(what, sizeof what, "%s: %s->%s %ldx%dx%d gap %d shift %d, %s, %s", kernel->name,
@@ -211,15 +226,14 @@ static void product_case(const struct kernel *kernel, const struct product *p, i
                              .m = p->m,
                              .linear = &problem};
   if (run_row(kernel, &call, what)) {
-    double *want = product_expected(p, in);
-    matrix_download(&y, what);
-    // sums that cancel: what counts is the size of what was summed, and of x that is its mean
-    double floor = p->data == FAR_MEAN   ? (p->in == DTYPE_F16 ? 2000 : 1e6)
-                   : p->data == DENORMAL ? 1e-30
-                                         : 0.05;
-    if (p->data == OVERFLOWING) floor = p->in == DTYPE_F16 ? 3e4 : 1e18;
-    compare_rows(what, &y, want, contract(p->out == DTYPE_F32 ? p->in : p->out), floor, NULL);
-    free(want);
+    product_compare(what, p, in, &y);
+    for (int i = 0; i < p->epilogue->n; i++) {
+      if (p->epilogue->op[i].kind != EPI_SAVE) continue;
+      struct epilogue before = *p->epilogue;
+      struct product then = *p;
+      before.n = i, then.epilogue = &before;
+      product_compare(what, &then, in, &saved);
+    }
     ++*ran;
   }
   for (int i = 0; i < 4; i++)
