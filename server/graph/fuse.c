@@ -201,6 +201,14 @@ static void fill_epilogue(struct planner *planner, int32_t id) {
   planner_add_finish(planner, id);
 }
 
+// What ended up in an epilogue is in no finish, though one that it was to be in did not pay: costs
+// and reasons of its edges are those of an epilogue.
+static void settle_finishes(struct planner *planner, const struct group *group) {
+  int32_t node = group->head;
+  for (int i = 0; i < group->n_nodes - group->n_finish; i++, node = planner->next[node])
+    planner->finishes[node] = 0;
+}
+
 // With the norm behind it a product has its whole epilogue again, or it is as it was.
 static void take_norm(struct planner *planner, int32_t id) {
   struct group *group = &planner->groups[id];
@@ -470,8 +478,10 @@ static void group_on(struct planner *planner) {
   for (int32_t n = 0; n < n_nodes; n++)
     if (planner->live[n] && op_def_get(planner->nodes[n].op)->cls == OPC_ATTENTION)
       join_attention_products(planner, n);
-  for (int32_t g = 0; g < planner->n_groups; g++)
+  for (int32_t g = 0; g < planner->n_groups; g++) {
     take_norm(planner, g);
+    if (planner->groups[g].kind == GROUP_LINEAR) settle_finishes(planner, &planner->groups[g]);
+  }
   for (int32_t n = 0; n < n_nodes; n++)
     if (planner->live[n] && planner->group_of[n] < 0) row_group(planner, n);
   for (int32_t n = 0; n < n_nodes; n++)

@@ -103,6 +103,23 @@ static inline void check_coverage(const struct plan_checker *c) {
   free(live), free(count);
 }
 
+// ---- reasons ----
+// Who is said to be on pieces of a product's result is in a step that has a finish.
+static inline void check_finishes(const struct plan_checker *c) {
+  for (int32_t d = 0; d < c->plan->n_decisions; d++) {
+    const struct decision *decision = &c->plan->decisions[d];
+    if (!decision->fused || !strstr(decision->reason, "each piece of the product's")) continue;
+    bool found = false;
+    for (int32_t s = 0; s < c->plan->n_steps; s++) {
+      const struct step *step = &c->plan->steps[s];
+      for (int i = 0; step->kind == STEP_LINEAR && i < step->n_nodes; i++)
+        found = found || (step->nodes[i] == decision->consumer && step->finish.n_insts > 0);
+    }
+    if (!found)
+      fail_msg("%s: node %d is said to be in a finish, and is not", c->what, decision->consumer);
+  }
+}
+
 // ---- reads see the right write ----
 static inline bool produced_by(const struct plan_checker *c, const struct access *write,
                                int32_t tensor) {
@@ -246,6 +263,7 @@ static inline void check_plan(const struct graph *graph, const struct plan *plan
       c.root[graph->nodes[n].out] = c.root[graph->nodes[n].in[0]];
   collect_accesses(&c);
   check_coverage(&c);
+  check_finishes(&c);
   for (int32_t s = 0; s < plan->n_steps; s++)
     check_step(&c, caps, s);
   check_reads(&c, caps);
