@@ -148,7 +148,7 @@ enum epilogue_kind {
   EPI_SCALE, // * imm
   EPI_ADD,   // + operand[m, n] (residual)
   EPI_MUL,   // * operand[m, n] (gate)
-  // What a finish comes to where products run lists alone (kernels/finish_list.h); never in a plan.
+  // What a finish comes to where products run lists alone (graph/finish_list.h); never in a plan.
   EPI_ADD_SPREAD, // + imm * operand, with one rounding; the operand is spread as `act` says
   EPI_MUL_SPREAD, // * operand, likewise
   EPI_ROUND,      // to the dtype in `act` and back

@@ -8,7 +8,7 @@
 #   overload   an honest client's latency beside peers that take without giving   (bench/overload.py --help)
 #   ab    fused against unfused, in total and by kind of step                  (bench/ab.py --help)
 #   chain, reductions, epilogue, attention   fused against separate, measured against predicted   (bench/fusion.py --help)
-#   predicted   what the cost model makes of every measurement in bench/results   (tests/unit/graph/test_recorded.c)
+#   predicted   what the cost model makes of every measurement in bench/results   (tests/unit/graph/test_recorded*.c)
 cmd_bench() {
   local what=${1:-}
   shift || true
@@ -24,8 +24,8 @@ cmd_bench() {
       ;;
     predicted)
       need_packages "${PACKAGES_BUILD[@]}"
-      build_preset release graph_test_recorded
-      (cd "$FW_ROOT" && build/release/tests/graph_test_recorded)
+      build_preset release graph_test_recorded graph_test_recorded_kernels
+      (cd "$FW_ROOT" && build/release/tests/graph_test_recorded && build/release/tests/graph_test_recorded_kernels)
       return
       ;;
     *)

@@ -79,13 +79,17 @@ gemm_finish(float (&d)[C::HALVES][C::BN / 2], const gemm_args &args, const CUten
 // The same straight to memory. `bias`: that of the first 32 columns.
 template <class C, int ACT>
 static __device__ __forceinline__ void
-gemm_finish_direct(const float (&d)[C::HALVES][C::BN / 2], const gemm_args &args,
-                   float (&bias)[2][8], uint32_t bias_at, int row0, int col0) {
+gemm_finish_direct(float (&d)[C::HALVES][C::BN / 2], const gemm_args &args, float (&bias)[2][8],
+                   uint32_t bias_at, int64_t row0, int col0) {
   using T = typename C::T;
+  if constexpr (ACT == GEMM_ACT_ANY) {
+    gemm_finish_direct_any<C>(d, args, bias_at, row0, col0);
+    return;
+  }
   gemm_part part[C::HALVES];
 #pragma unroll
   for (int h = 0; h < C::HALVES; h++)
-    part[h] = gemm_part_at(args, row0 + h * 64, col0);
+    part[h] = gemm_part_at(args, (int)row0 + h * 64, col0);
 #pragma unroll
   for (int block = 0; block < C::BN; block += 32) {
     const int place = block / 32 % 2;
@@ -180,10 +184,7 @@ gemm_consume_pingpong(const gemm_args &args, const CUtensorMap *map_y, const CUt
       for (int h = 0; h < C::HALVES; h++)
         hold(d[h]);
       at.release(before);
-      if constexpr (ACT == GEMM_ACT_ANY)
-        gemm_finish_direct_any<C>(d, args, bias_at, row0, n * C::BN);
-      else
-        gemm_finish_direct<C, ACT>(d, args, bias, bias_at, (int)row0, n * C::BN);
+      gemm_finish_direct<C, ACT>(d, args, bias, bias_at, row0, n * C::BN);
       at.skip(k_steps); // the other warpgroup's
       continue;
     }

@@ -8,7 +8,7 @@
 enum x3_tile_size { X3_32x32, X3_64x64, X3_128x64, X3_TILES };
 
 // Of an H200, fitted to 14 products with a bias by each tile
-// (bench/results/gpu-mixed-2026-11-30.txt; tests/unit/graph/test_recorded.c compares): what a
+// (bench/results/gpu-mixed-2026-11-30.txt; tests/unit/graph/test_recorded_kernels.c compares): what a
 // launch takes with its first and last tile, and for each element of k a tile on a multiprocessor
 // that has no other, and one of many.
 struct x3_tile {

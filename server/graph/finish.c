@@ -12,8 +12,8 @@
 //   - of the row ops that read one of its tensors all are in it, or none: those left would read the
 //     tensor again, next to what they could have been one program with.
 #include "base/log.h"
+#include "graph/finish_list.h"
 #include "graph/planner.h"
-#include "kernels/finish_list.h"
 
 #include <string.h>
 

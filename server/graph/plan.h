@@ -39,7 +39,7 @@ struct plan_caps {
   // Element-wise row programs that products, and fused attentions, run on each piece of their
   // result before it is written (step.finish).
   bool product_finish, attention_finish;
-  // Products take those alone that a list can say (kernels/finish_list.h), on another kernel than
+  // Products take those alone that a list can say (graph/finish_list.h), on another kernel than
   // the fastest: FUSION_ON asks the cost model, too.
   bool finish_lists;
   bool pool_before; // row programs that pool rows which another program makes, as it makes them
@@ -126,6 +126,7 @@ struct kernel_work {
   struct traffic_rate epilogue_flops;      // of these, in a product's epilogue
   struct traffic_rate epilogue_special;    //   of these, activations
   struct traffic_rate finish_values;       // of a finish: values of the result that pass through it
+  bool finish_rows;                        // and one of its operands has a value a row
   struct traffic_rate hot_read, hot_write; // of these bytes, those of a tensor that the kernel just
                                            // before wrote, or just after reads
   struct traffic_rate again; // bytes of operands that tiles of an attention read again

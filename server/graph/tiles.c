@@ -28,7 +28,8 @@
 // Products of 16 bits
 #define WIDE_WRITE 40e9  // bytes a second of a result in fp32 that a unit writes,
 #define WIDE_READ 25e9   // and of a residual that it reads, while it computes nothing else
-#define LIST_VALUES 12e9 // values a second that go through a list of operations, likewise
+#define LIST_VALUES 12e9 // values a second that go through a list of operations, likewise,
+#define LIST_ROWS 7e9    // and more where it has a value a row
 // A product with a norm behind it
 #define NORM_ROWS 128     // of a group of blocks that computes a product and the norm of its result
 #define NORM_BLOCKS 8     // of such a group at most
@@ -104,6 +105,7 @@ static double wide_seconds(const struct kernel_work *work, const struct device_r
   if (work->y_bytes == 4) seconds += values * 4 / WIDE_WRITE;
   if (work->add_bytes == 4) seconds += values * 4 / WIDE_READ;
   if (work->epilogue_kinds & NOT_OF_A_LIBRARY) seconds += values / LIST_VALUES;
+  if (work->finish_rows) seconds += values / LIST_ROWS;
   return seconds;
 }
 

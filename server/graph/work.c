@@ -100,6 +100,8 @@ static void live_values(const struct row_program *program, struct kernel_work *w
 static void finish_rates(const struct step *step, struct kernel_work *work) {
   if (step->finish.n_insts == 0) return;
   rate_add(&work->finish_values, step->rows, step->finish.cols);
+  for (int i = 1; i < step->finish.n_inputs; i++)
+    work->finish_rows |= step->finish.inputs[i].cls == IN_PER_ROW;
   if (step->kind == STEP_LINEAR) work->epilogue_kinds |= NOT_OF_A_LIBRARY;
 }
 
@@ -276,13 +278,19 @@ static void add_node(struct planner *planner, int32_t index, struct kernel_work 
 static void add_finish(const struct planner *planner, const struct node_set *set,
                        struct kernel_work *work) {
   if (work->kind != STEP_LINEAR && work->kind != STEP_ATTENTION) return;
+  const struct tensor *tensors = planner->graph->tensors;
+  bool any = false;
   for (int i = 0; i < set->n; i++) {
+    const struct node *node = &planner->nodes[set->nodes[i]];
+    const struct tensor *out = &tensors[node->out];
     if (!planner->finishes[set->nodes[i]]) continue;
-    const struct tensor *out = &planner->graph->tensors[planner->nodes[set->nodes[i]].out];
-    rate_add(&work->finish_values, out->rows, out->cols);
-    if (work->kind == STEP_LINEAR) work->epilogue_kinds |= NOT_OF_A_LIBRARY;
-    return;
+    for (int in = 0; in < node->n_in; in++)
+      work->finish_rows |= tensors[node->in[in]].kind != TENSOR_WEIGHT &&
+                           tensors[node->in[in]].cols == 1 && out->cols > 1;
+    if (!any) rate_add(&work->finish_values, out->rows, out->cols);
+    any = true;
   }
+  if (any && work->kind == STEP_LINEAR) work->epilogue_kinds |= NOT_OF_A_LIBRARY;
 }
 
 static enum step_kind kind_of(const struct planner *planner, const struct node_set *set) {

@@ -5,7 +5,7 @@
 #include "backend/cuda/programs.h"
 #include "backend/cuda/weights.h"
 #include "base/log.h"
-#include "kernels/finish_list.h"
+#include "graph/finish_list.h"
 
 #include <stdlib.h>
 

@@ -180,6 +180,36 @@ static double expected(const struct recipe *r, const struct matrix *in, const st
   return v;
 }
 
+// y, and what the list saves on its way.
+static void compare_case(const char *what, const struct recipe *r, const struct shape *s,
+                         const struct matrix *in, struct matrix *y, struct matrix *saved) {
+  const bool saves = recipe_has(r, EPI_SAVE), rounds = recipe_has(r, EPI_ROUND);
+  matrix_download(y, what);
+  if (saves) matrix_download(saved, what);
+  int shown = 0;
+  int64_t step = s->m * s->n * (int64_t)s->k > 20000000 ? s->m / 23 + 1 : 1; // large: some rows
+  for (int64_t row = 0; row < s->m;
+       row += row + step < s->m || row == s->m - 1 ? step : s->m - 1 - row) {
+    for (int32_t c = 0; c < s->n; c++) {
+      // what is rounded on its way may come out one value of bf16 off, whatever follows
+      const enum dtype as = rounds ? DTYPE_BF16 : s->out,
+                       saved_as = rounds ? DTYPE_BF16 : s->operand;
+      double kept = 0, want = expected(r, in, s, row, c, &kept);
+      compare(what, row, c, matrix_get(y, row, c), want, as,
+              as == DTYPE_F32 ? 1100
+              : rounds        ? 2.1
+                              : 1.1,
+              rounds ? 0.016 : 1e-4, &shown);
+      if (saves)
+        compare(what, row, c, matrix_get(saved, row, c), kept, saved_as,
+                saved_as == DTYPE_F32 ? 1100
+                : rounds              ? 2.1
+                                      : 1.1,
+                1e-4, &shown);
+    }
+  }
+}
+
 static void run_case(enum which which, const struct recipe *r, const struct shape *s,
                      bool must_run) {
   char what[200];
@@ -218,7 +248,6 @@ static void run_case(enum which which, const struct recipe *r, const struct shap
     y.host = malloc(y.bytes + 1);
     memcpy(y.host, in[3].host, y.bytes);
   }
-  const bool saves = recipe_has(r, EPI_SAVE), rounds = recipe_has(r, EPI_ROUND);
   struct view results[2] = {{y.data, y.stride, s->n, s->out},
                             {saved.data, saved.stride, s->n, s->operand}};
   int rc = run_kernel(which, &p, views, results, s->m);
@@ -227,30 +256,7 @@ static void run_case(enum which which, const struct recipe *r, const struct shap
   } else {
     CHECK_CUDA(rc);
     CHECK_CUDA(cudaDeviceSynchronize());
-    matrix_download(&y, what);
-    if (saves) matrix_download(&saved, what);
-    int shown = 0;
-    int64_t step = s->m * s->n * (int64_t)s->k > 20000000 ? s->m / 23 + 1 : 1; // large: some rows
-    for (int64_t row = 0; row < s->m;
-         row += row + step < s->m || row == s->m - 1 ? step : s->m - 1 - row) {
-      for (int32_t c = 0; c < s->n; c++) {
-        // what is rounded on its way may come out one value of bf16 off, whatever follows
-        const enum dtype as = rounds ? DTYPE_BF16 : s->out,
-                         saved_as = rounds ? DTYPE_BF16 : s->operand;
-        double kept = 0, want = expected(r, in, s, row, c, &kept);
-        compare(what, row, c, matrix_get(&y, row, c), want, as,
-                as == DTYPE_F32 ? 1100
-                : rounds        ? 2.1
-                                : 1.1,
-                rounds ? 0.016 : 1e-4, &shown);
-        if (saves)
-          compare(what, row, c, matrix_get(&saved, row, c), kept, saved_as,
-                  saved_as == DTYPE_F32 ? 1100
-                  : rounds              ? 2.1
-                                        : 1.1,
-                  1e-4, &shown);
-      }
-    }
+    compare_case(what, r, s, in, &y, &saved);
   }
   for (int i = 0; i < N_IN; i++)
     matrix_free(&in[i]);

@@ -5,7 +5,7 @@
 #define TESTS_UNIT_GRAPH_INTERPRETER_H
 
 #include "graph/plan.h"
-#include "kernels/finish_list.h"
+#include "graph/finish_list.h"
 #include "kernels/ref/ref.h"
 
 #include <math.h>

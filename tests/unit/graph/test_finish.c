@@ -1,7 +1,7 @@
 // What products, attentions and poolings take along, case by case: finishes on a result, and rows
 // that are made where they are pooled.
 #include "fuse_bench.h"
-#include "kernels/finish_list.h"
+#include "graph/finish_list.h"
 
 // ---- finishes ----
 static void bench_with_finish(struct bench *b) {

@@ -1,7 +1,7 @@
 // A finish (struct row_program: element-wise work on a product's result) as a list of epilogue
 // operations, for kernels that run lists and no programs. Plain C; pure.
-#ifndef KERNELS_FINISH_LIST_H
-#define KERNELS_FINISH_LIST_H
+#ifndef GRAPH_FINISH_LIST_H
+#define GRAPH_FINISH_LIST_H
 
 #include "kernels/types.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/finish_list.h"
+#include "graph/finish_list.h"
 
 // What a register of the program holds.
 struct held {
