@@ -82,16 +82,13 @@ static __device__ __forceinline__ void
 gemm_finish_direct(float (&d)[C::HALVES][C::BN / 2], const gemm_args &args, float (&bias)[2][8],
                    uint32_t bias_at, int64_t row0, int col0) {
   using T = typename C::T;
-  if constexpr (ACT == GEMM_ACT_ANY) {
-    gemm_finish_direct_any<C>(d, args, bias_at, row0, col0);
-    return;
-  }
+  if constexpr (ACT == GEMM_ACT_ANY) gemm_finish_direct_any<C>(d, args, bias_at, row0, col0);
   gemm_part part[C::HALVES];
 #pragma unroll
   for (int h = 0; h < C::HALVES; h++)
     part[h] = gemm_part_at(args, (int)row0 + h * 64, col0);
 #pragma unroll
-  for (int block = 0; block < C::BN; block += 32) {
+  for (int block = 0; block < C::BN && ACT != GEMM_ACT_ANY; block += 32) {
     const int place = block / 32 % 2;
     if (block + 32 < C::BN) load_shared_8(bias[place ^ 1], bias_at + (block + 32) * 4);
 #pragma unroll

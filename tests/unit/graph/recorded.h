@@ -68,6 +68,8 @@ static inline struct plan *plan_of(const struct graph *graph, enum fusion_mode m
                            .tile_bytes = 384 << 10,
                            .epilogue_max = EPILOGUE_MAX,
                            .epilogue_kinds = 0x1f,
+                           .product_finish = on_gpu,
+                           .finish_lists = on_gpu,
                            .rates = rates};
   for (int d = 0; d < DTYPE_COUNT; d++)
     caps.dtype_ok[d] = true;
@@ -178,14 +180,18 @@ static inline struct cost stack(enum dtype dtype, int32_t layers, int32_t cols, 
   return predict(&graph, x, mode, seqs * length, length);
 }
 
-enum behind { BEHIND_NONE, BEHIND_GELU, BEHIND_RESIDUAL };
+enum behind { BEHIND_NONE, BEHIND_GELU, BEHIND_RESIDUAL, BEHIND_GELU_AND_RELU };
 static inline struct cost product(enum dtype dtype, int64_t rows, int32_t k, int32_t n,
                                   enum behind behind, enum fusion_mode mode) {
   struct graph graph;
   struct graph_maker m;
   maker_init(&m, &graph, NULL, dtype);
   int32_t y = maker_linear(&m, maker_input(&m, ROWS_TOKENS, k), n, true);
-  if (behind == BEHIND_GELU) y = maker_unary(&m, OP_GELU, y);
+  if (behind == BEHIND_GELU || behind == BEHIND_GELU_AND_RELU) y = maker_unary(&m, OP_GELU, y);
+  if (behind == BEHIND_GELU_AND_RELU) {
+    output_add(&graph, y);
+    y = maker_unary(&m, OP_RELU, y);
+  }
   if (behind == BEHIND_RESIDUAL) y = maker_binary(&m, OP_ADD, y, maker_input(&m, ROWS_TOKENS, n));
   return predict(&graph, y, mode, rows, rows);
 }

@@ -261,7 +261,7 @@ static void served_models(void **state) {
 static const struct byte_case {
   const char *name;
   enum dtype dtype;
-  int kind; // 0 product, 1 product and gelu, 2 attention, 3 stack
+  int kind; // 0 product, 1 product and gelu, 2 attention, 3 stack, 4 product, gelu and relu of it
   int64_t seqs, length;
   int32_t k, n; // of a stack: columns, layers; of an attention: columns, heads
   enum fusion_mode mode;
@@ -282,6 +282,7 @@ static const struct byte_case {
     {"linear+gelu 8192x1024->4096", DTYPE_F32, 1, 16, 512, 1024, 4096, FUSION_ON},
     {"linear+gelu 24576x1280->5120", DTYPE_BF16, 1, 48, 512, 1280, 5120, FUSION_ON},
     {"linear+gelu 12288x2048->8192", DTYPE_BF16, 1, 24, 512, 2048, 8192, FUSION_ON},
+    {"linear+gelu and relu of it 16384x768->3072", DTYPE_BF16, 4, 32, 512, 768, 3072, FUSION_ON},
     {"attention 64x512, 12 of 64", DTYPE_BF16, 2, 64, 512, 768, 12, FUSION_ON},
     {"attention 16x2048, 16 of 128", DTYPE_BF16, 2, 16, 2048, 2048, 16, FUSION_ON},
     {"attention 4x8192, 16 of 128", DTYPE_BF16, 2, 4, 8192, 2048, 16, FUSION_ON},
@@ -304,7 +305,11 @@ static struct cost byte_cost(const struct byte_case *c) {
   if (c->kind == 3) return stack(c->dtype, c->n, c->k, c->k / 64, c->mode, c->seqs, c->length);
   if (c->kind == 2)
     return attention(c->dtype, c->seqs, c->length, c->n, c->k / c->n, false, c->mode);
-  return product(c->dtype, rows, c->k, c->n, c->kind == 1 ? BEHIND_GELU : BEHIND_NONE, c->mode);
+  return product(c->dtype, rows, c->k, c->n,
+                 c->kind == 4   ? BEHIND_GELU_AND_RELU
+                 : c->kind == 1 ? BEHIND_GELU
+                                : BEHIND_NONE,
+                 c->mode);
 }
 
 static void take_bytes(const char *line) {
@@ -329,7 +334,8 @@ static void bytes_by_the_cards_counters(void **state) {
   gpu_rates(); // recorded with the products of today
   n_compared = 0;
   each_line("gpu-audit-2026-11-30-4.jsonl", take_bytes);
-  end(1.25, 50);
+  each_line("gpu-audit-2026-12-01.jsonl", take_bytes);
+  end(1.25, 110);
 }
 int main(void) {
   const struct CMUnitTest tests[] = {
