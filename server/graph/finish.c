@@ -228,11 +228,23 @@ static int operands_of(const struct group *group) {
   return group->kind == GROUP_LINEAR ? 2 + group->n_epilogue : 3;
 }
 
+// Do fast kernels read and save it? Pairs of neighbours, in fp32 or the product's own dtype.
+static bool suits_lists(const struct row_program *program, enum dtype own) {
+  if (program->cols % 2 != 0) return false;
+  for (int i = 1; i < program->n_inputs; i++)
+    if (program->inputs[i].dtype != DTYPE_F32 && program->inputs[i].dtype != own) return false;
+  for (int i = 0; i + 1 < program->n_outputs; i++)
+    if (program->output_dtype[i] != DTYPE_F32 && program->output_dtype[i] != own) return false;
+  return true;
+}
+
 // Can the device's kernel do it? Only how long the group's own list is counts: it stands before.
 static bool device_can(const struct planner *planner, const struct group *group,
                        const struct row_program *program) {
   struct linear_problem problem = {.n_epilogue = group->n_epilogue};
-  return group->kind != GROUP_LINEAR || !planner->caps->finish_lists ||
+  if (group->kind != GROUP_LINEAR || !planner->caps->finish_lists) return true;
+  int32_t x = planner->nodes[group->head].in[0];
+  return suits_lists(program, planner->graph->tensors[x].dtype) &&
          finish_as_list(program, 0, &problem);
 }
 

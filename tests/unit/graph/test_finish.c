@@ -77,13 +77,18 @@ static void finish_writes_results_that_others_read(void **state) {
 // not what needs two of its own values at once, nor work on an operand.
 static void finish_of_a_device_that_runs_lists(void **state) {
   (void)state;
-  for (int what = 0; what < 5; what++) {
+  for (int what = 0; what < 7; what++) {
     struct bench b;
     bench_begin(&b);
     b.caps.product_finish = b.caps.finish_lists = true;
     b.caps.row_chains = false;
     int32_t x = maker_input(&b.m, ROWS_TOKENS, 16), r = maker_input(&b.m, ROWS_TOKENS, 8);
-    int32_t y = maker_linear(&b.m, x, 8, true), z = y;
+    int32_t y = maker_linear(&b.m, x, what == 5 ? 7 : 8, true), z = y;
+    if (what == 5) z = maker_binary(&b.m, OP_MUL, y, maker_weight(&b.m, 1, 7)); // no pairs
+    if (what == 6) { // fast kernels in fp32 read nothing narrower
+      b.m.dtype = DTYPE_BF16;
+      z = maker_binary(&b.m, OP_MUL, y, maker_input(&b.m, ROWS_TOKENS, 1));
+    }
     if (what == 0)
       z = maker_binary(&b.m, OP_MUL, y, maker_weight(&b.m, 1, 8)),
       z = maker_binary(&b.m, OP_ADD, z, maker_unary(&b.m, OP_SCALE, r));
@@ -97,14 +102,16 @@ static void finish_of_a_device_that_runs_lists(void **state) {
                                            {"linear+bias+gelu", NULL},
                                            {"linear+bias", "sigmoid+mul"},
                                            {"gelu", "linear+bias+mul"},
-                                           {"linear+bias+mul", NULL}};
+                                           {"linear+bias+mul", NULL},
+                                           {"linear+bias", "mul"},
+                                           {"linear+bias", "mul"}};
     for (int i = 0; i < 2 && steps[what][i]; i++)
       if (i >= b.plan->n_steps || strcmp(b.plan->steps[i].label, steps[what][i]) != 0)
         fail_msg("case %d: step %d is %s", what, i,
                  i < b.plan->n_steps ? b.plan->steps[i].label : "none");
     const struct step *step = &b.plan->steps[what == 3];
     struct linear_problem list = step->linear;
-    bool finish = what != 2 && what != 3;
+    bool finish = what < 2 || what == 4;
     assert_int_equal(step->finish.n_insts > 0, finish);
     if (finish) assert_true(finish_as_list(&step->finish, step->finish_in, &list));
     if (what == 0) {
