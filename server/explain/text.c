@@ -213,7 +213,7 @@ static void chains(const struct fact_plan *plan, struct out *out) {
     }
   }
   if (any)
-    out_raw(out, ".\nWhat passes between them stays in a tile in the core's cache "
+    out_raw(out, ".\nWhat only they read stays in a tile in the core's cache "
                  "and costs no memory traffic.\n");
 }
 
