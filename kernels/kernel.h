@@ -43,6 +43,13 @@ struct kernel_call {
 
 #define KERNEL_COUNTERS 1024
 
+// What an operation of a product's epilogue reads, or EPI_SAVE writes; NULL: neither.
+static inline const struct view *call_operand(const struct kernel_call *call,
+                                              const struct epilogue_op *op) {
+  if (op->kind == EPI_SAVE) return &call->out[op->operand];
+  return epilogue_reads(op->kind) ? &call->in[op->operand] : NULL;
+}
+
 struct kernel;
 struct kernel_choice {
   const struct kernel *kernel;

@@ -11,21 +11,22 @@ static inline bool gemm_pairs(const struct view *y, const struct linear_problem 
          (uintptr_t)y->data % (p->y_dtype == DTYPE_F32 ? 8 : 4) == 0;
 }
 
+static inline gemm_op gemm_op_of(const struct kernel_call *call, const struct epilogue_op *from) {
+  const struct view *v = call_operand(call, from);
+  gemm_op op = {from->kind, from->act, from->imm, DTYPE_F32, nullptr, 0};
+  if (from->kind == EPI_BIAS || from->kind == EPI_ADD) op.imm = 1;
+  if (v) op.dtype = v->dtype, op.operand = v->data, op.stride = v->stride;
+  return op;
+}
+
 // take_apart: find a bias that comes first, and the common form with its activation. A bias before
 // a residual is added after it: cuBLASLt's order, so that either may compute a row.
 static inline void gemm_fill_epilogue(const struct kernel_call *call, struct gemm_epilogue *e,
                                       int *act, bool take_apart) {
   const struct linear_problem *p = call->linear;
   e->n = p->n_epilogue;
-  for (int i = 0; i < e->n; i++) {
-    const struct epilogue_op *from = &p->epilogue[i];
-    gemm_op *to = &e->op[i];
-    *to = gemm_op{from->kind, from->act, from->imm, DTYPE_F32, nullptr, 0};
-    if (from->kind == EPI_BIAS || from->kind == EPI_ADD) to->imm = 1;
-    if (!epilogue_reads(from->kind) && from->kind != EPI_SAVE) continue;
-    const struct view *v = &(from->kind == EPI_SAVE ? call->out : call->in)[from->operand];
-    to->dtype = v->dtype, to->operand = v->data, to->stride = v->stride;
-  }
+  for (int i = 0; i < e->n; i++)
+    e->op[i] = gemm_op_of(call, &p->epilogue[i]);
   *act = ACT_NONE;
   if (e->n == 2 && e->op[0].kind == EPI_BIAS && e->op[1].kind == EPI_ADD && !take_apart) {
     const gemm_op bias = e->op[0];

@@ -49,6 +49,15 @@ static bool is_float(enum dtype dtype) {
   return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
+static bool is_spread(const struct epilogue_op *op) {
+  return op->kind == EPI_ADD_SPREAD || op->kind == EPI_MUL_SPREAD;
+}
+
+// Is the operand read one value at a time, from anywhere?
+static bool reads_singly(const struct epilogue_op *op) {
+  return is_spread(op) && op->act >= SPREAD_COLUMNS;
+}
+
 // Operands for the tensor cores: x and W of one dtype, 16-byte rows, epilogue operands in pairs.
 // Nothing here depends on m: all rows of a product take kernels that sum in the same order.
 static bool tensor_core_operands(const struct kernel_call *call) {
@@ -57,11 +66,10 @@ static bool tensor_core_operands(const struct kernel_call *call) {
   if (!view_rows_aligned(&call->in[0]) || !view_rows_aligned(&call->in[1])) return false;
   for (int i = 0; i < p->n_epilogue; i++) {
     const struct epilogue_op *op = &p->epilogue[i];
-    if (!epilogue_reads(op->kind) && op->kind != EPI_SAVE) continue;
-    const struct view *v = &(op->kind == EPI_SAVE ? call->out : call->in)[op->operand];
+    const struct view *v = call_operand(call, op);
+    if (!v) continue;
     if (v->dtype != DTYPE_F32 && v->dtype != p->x_dtype) return false;
-    bool singly = (op->kind == EPI_ADD_SPREAD || op->kind == EPI_MUL_SPREAD) &&
-                  op->act >= SPREAD_COLUMNS; // one value at a time, from anywhere
+    bool singly = reads_singly(op);
     if (p->n % 2 != 0 || (!singly && (uintptr_t)v->data % 8 != 0) ||
         (op->kind != EPI_BIAS && !singly && v->stride % 2 != 0))
       return false;
@@ -94,11 +102,9 @@ bool gemm_list_direct(const struct kernel_call *call) {
   const struct linear_problem *p = call->linear;
   for (int i = 0; i < p->n_epilogue; i++) {
     const struct epilogue_op *op = &p->epilogue[i];
-    if (!epilogue_reads(op->kind) && op->kind != EPI_SAVE) continue;
-    const struct view *v = &(op->kind == EPI_SAVE ? call->out : call->in)[op->operand];
-    const bool spread = op->kind == EPI_ADD_SPREAD || op->kind == EPI_MUL_SPREAD;
-    if (spread && op->act >= SPREAD_COLUMNS) continue;
-    const bool columns = op->kind == EPI_BIAS || (spread && op->act == SPREAD_ROWS);
+    const struct view *v = call_operand(call, op);
+    if (!v || reads_singly(op)) continue;
+    const bool columns = op->kind == EPI_BIAS || (is_spread(op) && op->act == SPREAD_ROWS);
     if (columns ? (uintptr_t)v->data % 16 != 0 : !view_rows_aligned(v)) return false;
   }
   return p->n % 32 == 0 && (p->y_dtype == p->x_dtype || p->y_dtype == DTYPE_F32) &&

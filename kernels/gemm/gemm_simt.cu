@@ -15,7 +15,7 @@
 //
 // Shared memory: 2 x GROUPS x BK x (BM + BN + 8) x 4 bytes, or the partial sums over them.
 // Bound: fp32 arithmetic where there are many rows, the latency of a part where there are few.
-#include "kernels/gemm/epilogue.cuh"
+#include "kernels/gemm/epilogue_fill.cuh"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/walk.cuh"
 
@@ -257,13 +257,8 @@ int gemm_simt_tile(const struct kernel_call *call, enum simt_tile_size tile,
   const int steps = (p->k + 15) / 16;
   a.slice = (steps + SLICES - 1) / SLICES * 16;
   a.n_ops = p->n_epilogue;
-  for (int i = 0; i < a.n_ops; i++) {
-    const struct epilogue_op *from = &p->epilogue[i];
-    a.op[i] = gemm_op{from->kind, from->act, from->imm, DTYPE_F32, nullptr, 0};
-    if (!epilogue_reads(from->kind) && from->kind != EPI_SAVE) continue;
-    const struct view *v = &(from->kind == EPI_SAVE ? call->out : in)[from->operand];
-    a.op[i].dtype = v->dtype, a.op[i].operand = v->data, a.op[i].stride = v->stride;
-  }
+  for (int i = 0; i < a.n_ops; i++)
+    a.op[i] = gemm_op_of(call, &p->epilogue[i]);
   const bool vector = p->k % 4 == 0 && p->x_dtype == DTYPE_F32 && p->w_dtype == DTYPE_F32 &&
                       quads(&in[0]) && quads(&in[1]);
   return vector ? simt_launch_tile<true>(a, tile, stream)

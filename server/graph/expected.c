@@ -356,10 +356,9 @@ double product_read_again(const struct product_sizes *sizes, const struct produc
 // Of an element of what a product's blocks write. A result that is saved on the way to the last
 // counts by three quarters (fitted to the one product with two that was counted).
 static double result_bytes(const struct step *step) {
-  double bytes = (double)dtype_bytes(step->out[0].dtype);
-  if (step->finish.n_insts == 0) return bytes;
-  bytes = (double)dtype_bytes(step->out[step->n_out - 1].dtype);
-  for (int i = 0; i + 1 < step->n_out; i++)
+  int saved = step_saved(step);
+  double bytes = (double)dtype_bytes(step->out[saved].dtype);
+  for (int i = 0; i < saved; i++)
     bytes += 0.75 * (double)dtype_bytes(step->out[i].dtype);
   return bytes;
 }

@@ -232,6 +232,12 @@ struct step {
   char label[64];                // "linear+bias+gelu" and so on; metrics, explain
 };
 
+// Of a product: results that its finish saves on the way. They are out[0 ..), and what the kernel
+// ends with is the next.
+static inline int step_saved(const struct step *step) {
+  return step->finish.n_insts > 0 ? step->n_out - 1 : 0;
+}
+
 // One decision of the planner about an edge (producer node -> consumer node), kept for `explain`.
 struct decision {
   int32_t producer, consumer; // node indices

@@ -111,9 +111,7 @@ struct kernel_work step_work(const struct step *step) {
   if (step->kind == STEP_LINEAR) {
     work.dtype = step->linear.x_dtype;
     work.n = step->linear.n, work.k = step->linear.k;
-    int last =
-        step->finish.n_insts > 0 ? step->n_out - 1 : 0; // before it: what is saved on the way
-    work.y_bytes = (uint8_t)dtype_bytes(step->out[last].dtype);
+    work.y_bytes = (uint8_t)dtype_bytes(step->out[step_saved(step)].dtype);
     linear_rates(step, &work);
   } else if (step->kind == STEP_ROW) {
     row_rates(step, &work);

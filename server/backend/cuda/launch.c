@@ -111,10 +111,9 @@ void launch_views(const struct lane *lane, const struct bound_step *b, struct vi
                   struct view out[LAUNCH_OUTS]) {
   for (int i = 0; i < b->step->n_in; i++)
     in[i] = operand_view(lane, &b->step->in[i], b->weights[i]);
-  const bool listed = b->step->kind == STEP_LINEAR && b->step->finish.n_insts > 0;
-  const int n = b->step->n_out;
+  const int n = b->step->n_out, saved = b->step->kind == STEP_LINEAR ? step_saved(b->step) : 0;
   for (int i = 0; i < n; i++)
-    out[listed ? (i + 1) % n : i] = operand_view(lane, &b->step->out[i], NULL);
+    out[saved > 0 ? (i + 1) % n : i] = operand_view(lane, &b->step->out[i], NULL);
 }
 
 struct kernel_call launch_call(const struct device *device, const struct bound_step *b,
